@@ -145,7 +145,7 @@ $(SPARK)/.packages $(PATRONI)/.packages: build/%/.packages: requirements-%.lock
 	@touch $@
 
 # Kernels are compiled here, so that no start waits for a compiler.
-$(VENV)/.kernels: $(VENV)/.packages scheduling/core/vocabulary/layout.py $(wildcard scheduling/core/kernels/*.py)
+$(VENV)/.kernels: $(VENV)/.packages scheduling/core/vocabulary/kernel_arrays.py $(wildcard scheduling/core/kernels/*.py)
 	@$(BIN)/python -m scheduling.core.compile_kernels
 	@touch $@
 

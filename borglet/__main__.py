@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from borglet import loglines
+from borglet import json_logging
 from borglet.identity.credentials import BadAuthority
 from borglet.identity.join import JoinFailed
-from borglet.identity.store import HomeInUse
-from borglet.machines import (
+from borglet.identity.saved_state import HomeInUse
+from borglet.machine_specs import (
     BadMachine,
     MachineSpec,
     check_hostname,
@@ -33,11 +33,11 @@ from borglet.machines import (
     read_fleet,
     uniform_fleet,
 )
-from borglet.windows import WINDOW_S
+from borglet.usage_windows import WINDOW_S
 
 if TYPE_CHECKING:
     from borglet.fleet import Fleet
-    from borglet.runtimes.choice import RuntimeWishes
+    from borglet.runtimes.runtime_choice import RuntimeWishes
 
 DEFAULT_FLEET_CAPACITY = "cpu=16,ram=64Gi,disk=1Ti"
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = build_parser()
     args = parser.parse_args(argv)
     try:
-        loglines.configure(args.log_level)
+        json_logging.configure(args.log_level)
         sys.exit(args.act(args))
     except BadMachine as error:
         parser.error(str(error))
@@ -211,8 +211,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _wishes(args: argparse.Namespace) -> RuntimeWishes:
-    from borglet.runtimes.choice import RuntimeWishes, parse_devices, parse_uids
     from borglet.runtimes.home.logfiles import LogRetention
+    from borglet.runtimes.runtime_choice import RuntimeWishes, parse_devices, parse_uids
 
     first, count = parse_uids(args.task_uids)
     return RuntimeWishes(
@@ -237,7 +237,7 @@ def _stop_all(args: argparse.Namespace) -> int:
 
 def _fleet(args: argparse.Namespace) -> int:
     from borglet.fleet import Fleet, FleetSettings, join_fleet
-    from borglet.identity.store import DiskStore
+    from borglet.identity.saved_state import DiskStore
 
     link_address(args.link)
     if args.file is not None:

@@ -26,7 +26,8 @@ from typing import assert_never
 
 import msgspec
 
-from borglet.identity.store import IdentityStore
+from borglet.health_prober import Prober
+from borglet.identity.saved_state import IdentityStore
 from borglet.messages import (
     OLDEST_PROTOCOL,
     WIRE_REPORTS_SINCE,
@@ -41,13 +42,12 @@ from borglet.messages import (
     opened,
 )
 from borglet.packages.base import PackageMissing, Packages
-from borglet.pressure.guard import Guard
+from borglet.pressure.control_loop import Guard
 from borglet.pressure.victims import PressureTenant
-from borglet.prober import Prober
 from borglet.runtimes.base.runtime import Runtime, StartFailed
 from borglet.state import events, instructions
-from borglet.state.state import AgentState
-from borglet.windows import WINDOW_S, Windows
+from borglet.state.agent_state import AgentState
+from borglet.usage_windows import WINDOW_S, Windows
 
 log = logging.getLogger(__name__)
 

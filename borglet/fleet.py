@@ -24,15 +24,15 @@ import msgspec
 
 from borglet.agent import Agent, AgentSettings, Clock, steady_clock
 from borglet.files import replace_file
+from borglet.health_prober import SimulatedProber
 from borglet.identity.credentials import Credentials, pinned_context
 from borglet.identity.join import JoinClient, JoinFailed, join_request, parse_token
-from borglet.identity.store import Identity, MemoryStore
+from borglet.identity.saved_state import Identity, MemoryStore
 from borglet.link.client import Introduction, Link, LinkSettings
-from borglet.machines import MachineSpec
+from borglet.machine_specs import MachineSpec
 from borglet.packages.base import SimulatedPackages
-from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from borglet.windows import WINDOW_S
+from borglet.usage_windows import WINDOW_S
 
 log = logging.getLogger(__name__)
 

@@ -19,26 +19,26 @@ from typing import Any
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
+from borglet.health_prober import SocketProber
 from borglet.identity.credentials import Credentials
 from borglet.identity.join import LinkUnreachable, join_cell, join_request
+from borglet.identity.saved_state import DiskStore, Identity
 from borglet.identity.signatures import authority_keys
-from borglet.identity.store import DiskStore, Identity
 from borglet.link.client import Introduction, Link, link_url
 from borglet.link.shells import Shells
-from borglet.machines import MachineSpec
+from borglet.machine_specs import MachineSpec
 from borglet.messages import EndCause, JoinRequest
 from borglet.packages.fetch import Fetcher
-from borglet.packages.manager import PackageManager, PackageSettings
+from borglet.packages.installing import PackageManager, PackageSettings
 from borglet.packages.peers import PeerServer, PeerSettings
 from borglet.packages.sources import LinkSources
 from borglet.packages.store import PackageStore
-from borglet.pressure.guard import Guard
+from borglet.pressure.control_loop import Guard
 from borglet.pressure.readings import MachineReadings
-from borglet.prober import SocketProber
-from borglet.runtimes.choice import RuntimeWishes, open_runtime
-from borglet.runtimes.home.supervised import SupervisedRuntime
-from borglet.runtimes.measuring.diskwalk import disk_bytes
+from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
+from borglet.runtimes.measuring.disk_usage import disk_bytes
 from borglet.runtimes.process import ProcessRuntime
+from borglet.runtimes.runtime_choice import RuntimeWishes, open_runtime
 from borglet.runtimes.supervisor import proctable
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from naming.figures import LAG_BOUNDS_S, RCODES, ServerCounters
+from naming.counters import LAG_BOUNDS_S, RCODES, ServerCounters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CONNECTIONS = 16

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 
-from naming.figures import Board, CellFigures, ServerCounters, add_up
+from naming.counters import Board, CellFigures, ServerCounters, add_up
 from naming.following.follower import Follower
-from naming.following.keeping import SnapshotKeeper
+from naming.following.snapshot_saving import SnapshotKeeper
 from naming.metrics import exposition
 
 EVERY_S = 1.0

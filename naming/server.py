@@ -18,16 +18,16 @@ from pathlib import Path
 
 import structlog
 
+from naming.counters import Board, ServerCounters
 from naming.dns.primary import Peers, Primary
 from naming.dns.protocol.cookies import Cookies
-from naming.dns.protocol.limiting import RateLimit
+from naming.dns.protocol.rate_limit import RateLimit
 from naming.dns.sockets import DnsServer
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.zone_settings import read_caa, read_reverse
-from naming.figures import Board, ServerCounters
 from naming.following.follower import STALE_S, Follower
-from naming.following.keeping import SnapshotKeeper
 from naming.following.news import NewsSource
+from naming.following.snapshot_saving import SnapshotKeeper
 from naming.metrics import MetricsServer
 from naming.reporting import MetricsReporter
 from serving.ports import NoPort, reserved, wanted

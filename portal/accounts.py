@@ -35,12 +35,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from quota.models import Invitation, ServiceAccount
-from quota.tenancy.access import principal_of_user, tokens_in_force, tokens_revoke
 from quota.tenancy.invitations import invitation_accept, invitation_of
+from quota.tenancy.principals import principal_of_user
 from quota.tenancy.provider_accounts import from_provider
 from quota.tenancy.second_factor import enforced_for, second_factors_of
 from quota.tenancy.sessions import recorded_address
-from quota.tenancy.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
+from quota.tenancy.sign_in_limits import TOO_MANY, TooManyAttempts, address_of, check_limited
+from quota.tenancy.tokens import tokens_in_force, tokens_revoke
 from quota.vocabulary.errors import Rejected
 
 # The key in the session for the secret of the opened invitation.

@@ -29,17 +29,17 @@ from unfold.sites import UnfoldAdminSite
 from unfold.templatetags import unfold_list
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from portal.console import capacity, moments, names, simulator, sql, statistics
+from portal.console import capacity, moments, name_servers, simulator, sql, statistics
 from portal.console.attention import add_market_messages
 from portal.console.journal import JournalAdmin
 from portal.gallery.pages import console_gallery
-from portal.settings.policies import CONSOLE
+from portal.settings.security_headers import CONSOLE
 from quota import admin as quota_admin
 from quota.admin.base import LeanMedia
-from quota.tenancy.access import principal_of_user
+from quota.tenancy.principals import principal_of_user
 from quota.tenancy.second_factor import second_factors_remove
 from scheduling import admin as scheduling_admin
-from scheduling.admin.safety import notify_held
+from scheduling.admin.drains_and_brakes import notify_held
 from scheduling.models import Event
 
 # The groups of links: the title of the group, then title, icon and page of each link.
@@ -186,7 +186,7 @@ class SreSite(UnfoldAdminSite):
         return [
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
             path("moments/", self.admin_view(partial(moments.page, site=self)), name="moments"),
-            path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
+            path("names/", self.admin_view(partial(name_servers.page, site=self)), name="names"),
             path("simulator/", self.admin_view(partial(simulator.page, site=self)), name="simulator"),
             path("statistics/", self.admin_view(partial(statistics.page, site=self)), name="statistics"),
             path("sql/", self.admin_view(partial(sql.page, site=self)), name="sql"),

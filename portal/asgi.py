@@ -22,16 +22,16 @@ from django.conf import settings  # noqa: E402
 from django.db import connections  # noqa: E402
 from django.urls import get_resolver  # noqa: E402
 
-from portal.http.answers import Receive, Send  # noqa: E402
-from portal.http.front import Front  # noqa: E402
+from portal.http.asgi_responses import Receive, Send  # noqa: E402
 from portal.http.handler import ThreadedHandler  # noqa: E402
-from portal.http.rates import RequestRates  # noqa: E402
-from portal.http.uploads import PackageUploads  # noqa: E402
+from portal.http.package_uploads import PackageUploads  # noqa: E402
+from portal.http.rate_limits import RequestRates  # noqa: E402
+from portal.http.request_deadlines import Front  # noqa: E402
 from portal.live import routing  # noqa: E402
 from portal.live.hub import hub  # noqa: E402
-from portal.live.names import names_hub  # noqa: E402
+from portal.live.long_polls import NamePolls  # noqa: E402
 from portal.live.origins import SameOrigin  # noqa: E402
-from portal.live.polls import NamePolls  # noqa: E402
+from portal.live.watched_names import names_hub  # noqa: E402
 from portal.settings.base import database  # noqa: E402
 from portal.settings.environment import exit_with, text  # noqa: E402
 from serving.shared_buckets import SharedBuckets  # noqa: E402

@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.urls import path
 
 from quota.api import (
-    access,
     bands,
     capabilities,
     grants,
@@ -19,14 +18,15 @@ from quota.api import (
     service_accounts,
     sessions,
     tenants,
+    tokens,
     usage,
 )
 
 urlpatterns = [
-    path("login/", access.LoginView.as_view(), name="login"),
-    path("tokens/", access.TokensView.as_view(), name="tokens"),
-    path("tokens/<str:key>/", access.TokenView.as_view(), name="token"),
-    path("tokens/<str:key>/rotate/", access.TokenRotationView.as_view(), name="token-rotate"),
+    path("login/", tokens.LoginView.as_view(), name="login"),
+    path("tokens/", tokens.TokensView.as_view(), name="tokens"),
+    path("tokens/<str:key>/", tokens.TokenView.as_view(), name="token"),
+    path("tokens/<str:key>/rotate/", tokens.TokenRotationView.as_view(), name="token-rotate"),
     path("sessions/", sessions.SessionsView.as_view(), name="sessions"),
     path("sessions/<int:session>/", sessions.SessionView.as_view(), name="session"),
     path("tenants/", tenants.TenantsView.as_view(), name="tenants"),

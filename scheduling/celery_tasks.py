@@ -17,13 +17,13 @@ from django.utils import timezone
 
 from quota.billing.metering import meter
 from quota.market.quota_expiry import expiries_watch
-from scheduling.cells import capacity
+from scheduling.cells.capacity_samples import capacity_sample, samples_drop_old
 from scheduling.demotion import quota_expiry, spent_budgets
 from scheduling.history.archive import child, ended, metered, old_specs, retention
 from scheduling.history.checkpoints import saving
 from scheduling.history.statistics import reader
 from scheduling.history.statistics.retention import statistics_drop_old, statistics_fold_old
-from scheduling.jobs.health_watch import failing_jobs_watch
+from scheduling.jobs.failing_job_notices import failing_jobs_watch
 from scheduling.journal import journal, partitions
 from scheduling.models import Cell
 from scheduling.packages import sweep
@@ -69,8 +69,8 @@ def capacity_samples() -> None:
     """
     now = timezone.now()
     for cell in Cell.operated.order_by("id"):
-        capacity.capacity_sample(cell, now=now)
-    if dropped := capacity.samples_drop_old(now=now):
+        capacity_sample(cell, now=now)
+    if dropped := samples_drop_old(now=now):
         log.info("old capacity samples deleted", rows=dropped)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import dns.rcode
 
 from naming.dns.protocol.cookies import Cookies
-from naming.dns.protocol.limiting import RateLimit
+from naming.dns.protocol.rate_limit import RateLimit
 from naming.dns.resolver import Transport, finished
 from naming.dns.sockets import Datagrams, DnsServer
 from naming.dns.zones.directory import ZoneDirectory

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from borglet.identity.store import Identity, MemoryStore
+from borglet.identity.saved_state import Identity, MemoryStore
 from borglet.messages import (
     AllocReport,
     EndCause,

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from borglet.identity.store import Identity
+from borglet.identity.saved_state import Identity
 from borglet.messages import authority_digest
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from typing import TypeVar
 import msgspec
 
 from borglet.identity.credentials import pinned_context
-from borglet.identity.store import DiskStore, Identity
-from borglet.machines import MachineSpec, link_address
+from borglet.identity.saved_state import DiskStore, Identity
+from borglet.machine_specs import MachineSpec, link_address
 from borglet.messages import JoinAnswer, JoinRequest
 
 log = logging.getLogger(__name__)

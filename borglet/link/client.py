@@ -29,7 +29,7 @@ from borglet.agent import Agent
 from borglet.backoff import Backoff
 from borglet.identity.credentials import Credentials
 from borglet.link.websocket import ClientSocket, dial
-from borglet.machines import link_address
+from borglet.machine_specs import link_address
 from borglet.messages import (
     MAX_FRAME_BYTES,
     OLDEST_PROTOCOL,

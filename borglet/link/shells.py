@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from borglet.agent import Agent
 from borglet.identity.credentials import Credentials
-from borglet.link.grants import GrantRefused, Grants
+from borglet.link.shell_grants import GrantRefused, Grants
 from borglet.messages import (
     SHELL_FRAME_BYTES,
     SHELL_WINDOW_BYTES,

@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from borglet.messages import PackageRef, PackageSources, PeerAddress
 from borglet.packages.base import PackageMissing
-from borglet.packages.choosing import (
+from borglet.packages.source_choice import (
     BUSY,
     THE_STORE,
     AskForSources,

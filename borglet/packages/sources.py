@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from borglet.identity.credentials import Credentials
-from borglet.machines import link_address
+from borglet.machine_specs import link_address
 from borglet.messages import PackageFailed, PackageHave, PackageSources, PeerAddress
 
 log = logging.getLogger(__name__)

@@ -26,10 +26,10 @@ import msgspec
 
 from borglet.files import replace_file, sync_directory
 from borglet.messages import PackageRef
-from borglet.packages.archives.archive import unpack
 from borglet.packages.archives.checked_tree import TreeDigests
 from borglet.packages.archives.disk import digests_of, file_digest, remove_tree
 from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused, go_on
+from borglet.packages.archives.unpacking import unpack
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The `process` runtime: tasks are ordinary processes. It is for machines on which the Borglet is not root or that have
 no container engine.
 
-Tasks see the whole machine, like any user. The module `supervised` enforces the limits of the tasks.
+Tasks see the whole machine, like any user. The module `supervised_runtime` enforces the limits of the tasks.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from borglet.messages import RunTask, ShellClaims
-from borglet.runtimes.base import accounts, launch
+from borglet.runtimes.base import task_command, task_users
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.home.chown_files import hand_over
 from borglet.runtimes.home.confinement import Confinement, LaunchPlan
 from borglet.runtimes.home.runtime_home import SupervisedSettings
-from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.home.tenantusers import TenantUsers
 from borglet.runtimes.supervisor.ptys import PtyRequest
@@ -32,7 +32,7 @@ class ProcessSettings(SupervisedSettings):
     first_uid: int = 0  # first number of the users of tenants
     uids: int = 0  # number of users of tenants; 0: `default_user` runs the tasks of all tenants
     users: frozenset[str] = frozenset()  # users that job files may name if the Borglet is root
-    path: str = launch.DEFAULT_PATH  # PATH of tasks
+    path: str = task_command.DEFAULT_PATH  # PATH of tasks
     reason: str = ""  # the reason not to use the oci runtime, reported as an attribute
 
 
@@ -77,8 +77,8 @@ class OpenProcesses(Confinement):
                 " or require a machine with the attribute runtime=oci"
             )
         packages = str(directory.packages) if trees else ""
-        argv = launch.command(task, packages=packages)
-        working_directory = launch.working_directory(task, str(directory.work))
+        argv = task_command.command(task, packages=packages)
+        working_directory = task_command.working_directory(task, str(directory.work))
         environment = self._environment(task, run, directory, packages)
         account = self._account(task)
         tenant_uid = self._tenants.uid_of(task, kept) if self._tenants is not None else 0
@@ -95,7 +95,7 @@ class OpenProcesses(Confinement):
         )
 
     def _environment(self, task: RunTask, run: int, directory: TaskDirectory, packages: str) -> dict[str, str]:
-        environment = launch.environment(
+        environment = task_command.environment(
             task,
             run=run,
             home=str(directory.work),
@@ -108,8 +108,8 @@ class OpenProcesses(Confinement):
         name, _, value = directory.marker.partition("=")
         return environment | {name: value}
 
-    def _account(self, task: RunTask) -> accounts.Account | None:
-        return accounts.account_of(task.user, default=self._settings.default_user, allowed=self._settings.users)
+    def _account(self, task: RunTask) -> task_users.Account | None:
+        return task_users.account_of(task.user, default=self._settings.default_user, allowed=self._settings.users)
 
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
@@ -118,9 +118,9 @@ class OpenProcesses(Confinement):
         packages = str(directory.packages) if directory.packages.exists() else ""
         environment = self._environment(task, kept.run, directory, packages)
         return PtyRequest(
-            argv=claims.command or launch.LOGIN_SHELL,
+            argv=claims.command or task_command.LOGIN_SHELL,
             environment=environment | {"TERM": claims.term},
-            directory=launch.working_directory(task, str(directory.work)),
+            directory=task_command.working_directory(task, str(directory.work)),
             groups=supervisor.groups,
             user=self._running_account(task, directory),
             rows=claims.rows,
@@ -128,7 +128,7 @@ class OpenProcesses(Confinement):
             plain=claims.plain,
         )
 
-    def _running_account(self, task: RunTask, directory: TaskDirectory) -> accounts.Account | None:
+    def _running_account(self, task: RunTask, directory: TaskDirectory) -> task_users.Account | None:
         """Return the user of a running task, read from the owner of its folder. Return None if it is the Borglet's own
         user.
         """
@@ -167,7 +167,7 @@ def _close_alloc(folder: Path, group: int) -> None:
     their owner.
     """
     if os.stat(folder).st_gid != group:
-        hand_over(folder / "shared", (group, group), former=accounts.TASK_UID, itself=False)
+        hand_over(folder / "shared", (group, group), former=task_users.TASK_UID, itself=False)
         os.chown(folder, -1, group)
     folder.chmod(0o710)
 

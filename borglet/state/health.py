@@ -1,5 +1,5 @@
-"""The health of a task, computed from the answers to its health probes (§2.6). Pure. The module `prober` sends the
-probes.
+"""The health of a task, computed from the answers to its health probes (§2.6). Pure. The module `health_prober` sends
+the probes.
 
 After a start, the Borglet probes often, so that a task soon counts as healthy. After the first success, it sends a
 probe every `interval_s` seconds.

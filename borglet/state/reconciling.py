@@ -10,9 +10,9 @@ import math
 from borglet.messages import EndCause, Health, Phase, StopTask
 from borglet.state import health, stopping
 from borglet.state.events import ProbeAnswered
-from borglet.state.holdings import Holdings
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import CancelInstall, Install, Instruction, Probe, Remove, Resize, Start
+from borglet.state.machine_state import Holdings
 from borglet.state.phases import PhaseStep
 
 

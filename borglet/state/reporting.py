@@ -10,7 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from borglet.messages import LogChunk, Phase, Refusal, Removal, TaskKey, TaskReport, Usage, WireReport, sealed
-from borglet.state.holdings import Holdings
+from borglet.state.machine_state import Holdings
 
 
 class Reporter:

@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from naming.api import selectors, survey
+from naming.api import dns_server_status, selectors
 from naming.dns.primary import InvalidPeers
 from naming.table.names import MACHINE, PREFIX, SERVICE, InvalidName, check_label, parse_path
 from quota.vocabulary.errors import Rejected, invalid
@@ -93,7 +93,7 @@ _WATCH = [
 
 def _check_watch(request: Request) -> None:
     """Check the query parameters with which a client asks the server to wait for a change. Raises `Rejected` if a
-    parameter is not valid. This function does not wait: `portal.live.polls` has already waited.
+    parameter is not valid. This function does not wait: `portal.live.long_polls` has already waited.
     """
     given = request.query_params
     problems = {
@@ -115,23 +115,23 @@ def _rejected(error: InvalidName) -> Rejected:
     return Rejected("invalid-name", str(error), fields={error.field: error.detail})
 
 
-_WITHIN_S = f"Seconds within which servers must answer. The default and the maximum is {survey.TIMEOUT_S:g}."
+_WITHIN_S = f"Seconds within which servers must answer. The default and the maximum is {dns_server_status.TIMEOUT_S:g}."
 
 
 def _within_s(request: Request) -> float:
     """Return the query parameter `within_s`: for how many seconds to wait for the answers of DNS servers. Raises
     `Rejected` if the value is not valid.
     """
-    text = request.query_params.get("within_s", str(survey.TIMEOUT_S))
-    if not (_SECONDS.fullmatch(text) and 0 < float(text) <= survey.TIMEOUT_S):
-        wrong = f"is not a time in seconds; give a number above 0, at most {survey.TIMEOUT_S:g}"
+    text = request.query_params.get("within_s", str(dns_server_status.TIMEOUT_S))
+    if not (_SECONDS.fullmatch(text) and 0 < float(text) <= dns_server_status.TIMEOUT_S):
+        wrong = f"is not a time in seconds; give a number above 0, at most {dns_server_status.TIMEOUT_S:g}"
         raise invalid("within_s", wrong)
     return float(text)
 
 
 class FollowerSerializer(serializers.Serializer[Any]):
     address = serializers.CharField(source="server", help_text="The address with its port.")
-    kind = serializers.ChoiceField(source="server.role", choices=[role.value for role in survey.ServerRole])
+    kind = serializers.ChoiceField(source="server.role", choices=[role.value for role in dns_server_status.ServerRole])
     serial = serializers.IntegerField(allow_null=True, help_text="The serial of its zone.")
     revision = serializers.IntegerField(allow_null=True, help_text="The revision of the cell; null for secondaries.")
     reached = serializers.BooleanField()
@@ -167,15 +167,17 @@ class CellNamesView(APIView):
         timeout_s = _within_s(request)
         wanted = cell_named(request.auth, cell).revision  # type: ignore[arg-type]
         try:
-            found = survey.followers(cell, wanted=wanted, asked=survey.servers(), timeout_s=timeout_s)
+            found = dns_server_status.followers(
+                cell, wanted=wanted, asked=dns_server_status.servers(), timeout_s=timeout_s
+            )
         except InvalidPeers as error:
             raise Rejected("bad-setting", str(error), status=503) from error
-        resolvers = [one for one in found if one.server.role is survey.ServerRole.RESOLVER]
+        resolvers = [one for one in found if one.server.role is dns_server_status.ServerRole.RESOLVER]
         return Response(
             {
                 "zone": f"{cell}.{settings.BORG_ZONE}",
                 "revision": min(one.revision or 0 for one in resolvers),
-                "serial": survey.newest_serial(resolvers),
+                "serial": dns_server_status.newest_serial(resolvers),
                 "resolvers": FollowerSerializer(resolvers, many=True).data,
                 "secondaries": FollowerSerializer([one for one in found if one not in resolvers], many=True).data,
             }

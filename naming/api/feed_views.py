@@ -19,7 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from naming.api import feeds, selectors, targets
+from naming.api import feeds, prometheus_targets, selectors
 from naming.api.selectors import VisibleJobs
 from naming.table.names import InvalidName, JobName, ServiceName, check_label, check_service, parse_dns
 from quota.vocabulary.errors import Rejected, invalid
@@ -173,7 +173,7 @@ class PrometheusView(APIView):
     def get(self, request: Request) -> Response:
         """List every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
         read = _reader(request, most=selectors.MOST_TARGETS)
-        return _fed(request, read, partial(targets.cache.answer, port=request.query_params.get("port", "")))
+        return _fed(request, read, partial(prometheus_targets.cache.answer, port=request.query_params.get("port", "")))
 
 
 class TraefikView(APIView):

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db.models import Q, QuerySet, Sum
 
 from naming.api.feeds import FeedService
-from naming.api.placed import endpoints_of, job_answer, name_of, rows_of, service_answer
+from naming.api.task_endpoints import endpoints_of, job_answer, name_of, rows_of, service_answer
 from naming.table.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
 from naming.table.names import SERVICE, JobName, MachineName, Name, ServiceName, TaskName, is_service
 from naming.table.table import NAMING_KINDS

@@ -30,14 +30,14 @@ import dns.rrset
 import dns.tsig
 import structlog
 
+from naming.counters import ServerCounters, increment
 from naming.dns import transfer
 from naming.dns.protocol import wire
-from naming.dns.protocol.limiting import Address, Network, plain_address
+from naming.dns.protocol.rate_limit import Address, Network, plain_address
 from naming.dns.resolver import quick_rcode
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.records import find
 from naming.dns.zones.zone import Zone
-from naming.figures import ServerCounters, increment
 from naming.table.table import NameTable
 
 log = structlog.get_logger(__name__)

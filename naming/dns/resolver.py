@@ -29,10 +29,10 @@ import dns.tsig
 from dns.rdataclass import IN
 from dns.rdatatype import RdataType
 
-from naming.dns import signatures
+from naming.dns import tsig_errors
 from naming.dns.protocol import wire
 from naming.dns.protocol.cookies import DnsClient
-from naming.dns.zones import services
+from naming.dns.zones import srv_answers
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.nodes import AnswerLimits, NotLoaded, OutsideZones, ZoneNode
 from naming.dns.zones.records import find
@@ -84,8 +84,8 @@ def answering(
     try:
         message = dns.message.from_wire(query, keyring=dict(directory.keyring) or None)
         response = dns.message.make_response(message, our_payload=UDP_PAYLOAD)
-    except tuple(signatures.ERRORS) as error:
-        return _signature_error(query, signatures.ERRORS[type(error)], directory, client)
+    except tuple(tsig_errors.ERRORS) as error:
+        return _signature_error(query, tsig_errors.ERRORS[type(error)], directory, client)
     except (dns.exception.DNSException, ValueError):
         return header_only(query, dns.rcode.FORMERR)
     if message.additional:  # dnspython does not list EDNS and the signature here
@@ -158,7 +158,7 @@ def truncated(query: bytes) -> bytes | None:
 
 def _signature_error(query: bytes, error: int, directory: ZoneDirectory, client: DnsClient | None) -> bytes:
     try:
-        return signatures.error_answer(query, error, directory, client.now if client else 0)
+        return tsig_errors.error_answer(query, error, directory, client.now if client else 0)
     except (dns.exception.DNSException, ValueError):  # the message is damaged behind its signature
         return header_only(query, dns.rcode.FORMERR)
 
@@ -209,7 +209,7 @@ def _fill(
         return None
     elif rdtype == dns.rdatatype.SRV and node.services is not None and not response.had_tsig:
         chosen = node.services(_limits(response, node, most_bytes, via).services, rng)
-        encoded = yield from services.message(response.to_wire(), chosen, directory, most_bytes)
+        encoded = yield from srv_answers.message(response.to_wire(), chosen, directory, most_bytes)
         if encoded is not None:
             return encoded
     else:

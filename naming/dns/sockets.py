@@ -1,6 +1,6 @@
 """The sockets of a resolver: UDP and TCP on one port, which several processes may share.
 
-datagram ─► rate limit ─► `naming.dns.shortpath`, or `naming.dns.resolver` if the former has no answer
+datagram ─► rate limit ─► `naming.dns.prepared_answers`, or `naming.dns.resolver` if the former has no answer
 stream ───► `naming.dns.primary` for zone transfers, `naming.dns.resolver` for other queries
 """
 
@@ -19,14 +19,14 @@ import dns.rcode
 import dns.rdatatype
 import structlog
 
+from naming.counters import ServerCounters, increment
+from naming.dns.prepared_answers import ShortPath
 from naming.dns.primary import Peers, Primary, Seldom, current_soa, read_transfer
 from naming.dns.protocol.cookies import DnsClient, at_the_end
-from naming.dns.protocol.limiting import RateLimit, RateVerdict
-from naming.dns.protocol.streams import DnsStream, Streams
+from naming.dns.protocol.rate_limit import RateLimit, RateVerdict
+from naming.dns.protocol.tcp_connections import DnsStream, Streams
 from naming.dns.resolver import Steps, Transport, answering, finished, header_only, truncated
-from naming.dns.shortpath import ShortPath
 from naming.dns.zones.directory import ZoneDirectory
-from naming.figures import ServerCounters, increment
 from serving.ports import both_bound
 
 log = structlog.get_logger(__name__)

@@ -16,8 +16,8 @@ from typing import ParamSpec, TypeVar
 
 import structlog
 
+from naming.counters import ServerCounters
 from naming.dns.zones.directory import Status, ZoneDirectory
-from naming.figures import ServerCounters
 from naming.following.news import DatedEvent, NewsSource, NewsUnavailable, NewsUnreadable, ZoneFacts
 from naming.table.table import NameTable
 

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 from django.db import DatabaseError, InterfaceError, connection
 
-from naming.following import rows
+from naming.following import names_from_database
 from naming.following.news import DatedEvent, NamesSnapshot, NewsUnavailable, NewsUnreadable, ZoneFacts
 from scheduling.journal import journal, wakeups
 
@@ -47,7 +47,7 @@ class JournalNews:
 
     def snapshot(self, cell_id: int) -> NamesSnapshot:
         try:
-            return self._read(rows.snapshot, cell_id)
+            return self._read(names_from_database.snapshot, cell_id)
         except LookupError as error:
             raise NewsUnavailable(f"cannot read the names of a cell: {error}; the resolver tries again") from error
 
@@ -71,7 +71,7 @@ class JournalNews:
         connection.close()
 
     def _followed(self) -> list[ZoneFacts]:
-        cells = self._read(rows.cell_facts)
+        cells = self._read(names_from_database.cell_facts)
         return [facts for facts in cells if not self._only or facts.name in self._only]
 
     def _subscribe(self, cell_ids: Iterable[int]) -> bool:

@@ -76,7 +76,7 @@ class NamedJob:
 
     @property
     def answering(self) -> Answering:
-        return Answering.of([self.serving or self.placed])
+        return Answering.serving_or_placed(serving=[self.serving], placed=[self.placed])
 
     @property
     def tasks_total(self) -> int:
@@ -158,8 +158,7 @@ class NamedService:
     @property
     def answering(self) -> Answering:
         jobs = self.jobs.values()
-        serving = Answering.of(job.serving for job in jobs)
-        return serving if serving.strata else Answering.of(job.placed for job in jobs)
+        return Answering.serving_or_placed(serving=(job.serving for job in jobs), placed=(job.placed for job in jobs))
 
     def all_port_names(self) -> set[str]:
         return set[str]().union(*(job.all_port_names() for job in self.jobs.values()))

@@ -1,4 +1,4 @@
-"""The tasks of a job, and the random choice of tasks for a DNS answer. Pure.
+"""The tasks of a job, and the choice of tasks for a DNS answer: the serving ones, or all if none serves. Pure.
 
 Each task is chosen with a probability that is proportional to its weight, and at most once per answer. Therefore the
 number of tasks in an answer is limited to the sum of the weights divided by the greatest weight (systematic sampling
@@ -100,6 +100,12 @@ class Answering:
     def of(cls, pools: Iterable[Pool]) -> Answering:
         strata = [stratum for pool in pools for stratum in pool.strata() if stratum.tasks]
         return cls([stratum for stratum in strata if stratum.weight] or strata)
+
+    @classmethod
+    def serving_or_placed(cls, *, serving: Iterable[Pool], placed: Iterable[Pool]) -> Answering:
+        """Return the serving tasks of a name. If none serves, return all placed tasks (fail open)."""
+        found = cls.of(serving)
+        return found if found.strata else cls.of(placed)
 
     def __len__(self) -> int:
         return sum(len(tasks) for _, tasks in self.strata)

@@ -9,11 +9,11 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework import authentication, exceptions
 from rest_framework.request import Request
 
-from portal.http.rates import forget_tenant, parts_of, remember_tenant
-from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
+from portal.http.rate_limits import forget_tenant, parts_of, remember_tenant
+from quota.tenancy.principals import InvalidToken, principal_of_token, principal_of_user
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
-from scheduling.identity.tokens import BadIdentity, looks_like_one
+from scheduling.identity.task_tokens import BadIdentity, looks_like_one
 
 
 class TaskCaller:

@@ -12,7 +12,7 @@ from rest_framework.permissions import SAFE_METHODS
 
 from portal.http.errors import CONTENT_TYPE
 from quota.api.problems import ProblemSerializer
-from quota.rehearsal import DRY_RUN, RehearsedView
+from quota.dry_run import DRY_RUN, RehearsedView
 
 _TEXT = {"type": "string"}
 _PROBLEMS = {

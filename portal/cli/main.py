@@ -20,12 +20,12 @@ from portal.cli import (
     faux,
     jobs,
     money,
-    names,
     notices,
     orders,
     output,
     packages,
     quota,
+    resolve,
     service_accounts,
     sessions,
     sql,
@@ -46,7 +46,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app, sql.app, experiments.app):
+for part in (
+    jobs.app,
+    tasks.app,
+    waiting.app,
+    resolve.app,
+    cells.app,
+    drains.app,
+    tokens.app,
+    sql.app,
+    experiments.app,
+):
     app.registered_commands += part.registered_commands
 for part in (orders.app, money.app):
     quota.quota.registered_commands += part.registered_commands

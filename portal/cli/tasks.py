@@ -254,10 +254,10 @@ def ssh(
     """Open a shell in a running task. If COMMAND is given, run it in the task instead, and exit with its exit
     status.
     """
-    from portal.cli import shell  # takes 50 ms, so other commands do not import it
+    from portal.cli.ssh import run  # takes 50 ms, so other commands do not import it
 
     job, index = session.task(task)
-    return shell.run(session, job, index, command or [])
+    return run(session, job, index, command or [])
 
 
 def _follow(session: Context, job: JobReference, index: int, stream: str) -> None:

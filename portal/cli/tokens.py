@@ -12,7 +12,7 @@ from portal.cli import output, profiles
 from portal.cli.context import Commands, Context, DryRun, client_of
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.paths import part
-from quota.tenancy.token_families import in_families
+from quota.vocabulary.token_order import in_families
 
 if TYPE_CHECKING:
     from portal.cli.client import Client

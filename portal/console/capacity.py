@@ -15,12 +15,12 @@ from django.utils.translation import gettext as _
 from unfold.widgets import SELECT_CLASSES
 
 from portal import plots
-from portal.periods import DAYS, ReportPeriod, period_of
+from portal.plot_period import DAYS, ReportPeriod, period_of
 from quota import clock
+from quota.csv_files import csv_answer
 from quota.models import CellCapacity, PriorityBand
 from quota.pricing.market import is_sold, sale_capacity
-from quota.tables import csv_answer
-from quota.tenancy.access import principal_of_user
+from quota.tenancy.principals import principal_of_user
 from quota.vocabulary.resources import CPU, NAMES, PORTS, describe
 from scheduling.access.selectors import cells_visible
 from scheduling.cells.capacity_reports import Point, ReportStep, bands_sampled, history, table

@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
-from portal.sigma.reads.sentences import of
+from portal.sigma.reads.event_sentences import of
 from scheduling.admin.events import EventAdmin
 
 

@@ -14,9 +14,9 @@ from unfold.widgets import SELECT_CLASSES
 
 from portal import plots
 from portal.console.capacity import chosen_cell
-from portal.periods import DAYS, ReportPeriod, period_of
+from portal.plot_period import DAYS, ReportPeriod, period_of
 from quota import clock
-from quota.tenancy.access import principal_of_user
+from quota.tenancy.principals import principal_of_user
 from scheduling.history.statistics.reports import Percentiles, Statistics, statistics, statistics_over_time
 from scheduling.history.statistics.tallies import HOUR_S, Figure
 

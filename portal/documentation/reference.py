@@ -20,14 +20,14 @@ from drf_spectacular.generators import SchemaGenerator
 from prometheus_client.core import Metric
 
 from borglet.__main__ import build_parser
-from naming.figures import ServerCounters
+from naming.counters import ServerCounters
 from naming.metrics import Figured
 from portal.cli.main import app
 from portal.documentation.markdown import code, first_sentence, page, table
 from portal.http import metrics as request_metrics
 from portal.settings.environment import SETTINGS
 from quota import metrics as quota_metrics
-from scheduling.api.jobfile import schema
+from scheduling.api.job_file_schema import schema
 from scheduling.core.vocabulary import events as journal_events
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.reasons import ReasonCode

@@ -9,8 +9,8 @@ thread. There are four pools of threads, so that slow work does not delay quick 
     bulk submissions ───────────────────► bulk   ─┤
     feeds, logs, past moments, … ───────► long   ─┘
 
-If no thread is free for some time, a request gets 503 with `Retry-After`. `portal.http.threads` decides which request
-this is.
+If no thread is free for some time, a request gets 503 with `Retry-After`. `portal.http.thread_pools` decides which
+request this is.
 
 The handler reads the whole body first and then passes it to Django with its length. It rejects a body of more than
 `most_bytes`. Without this, Django REST framework would ignore a body of unknown length (`Transfer-Encoding: chunked`).
@@ -31,10 +31,10 @@ from django.core.handlers.base import BaseHandler
 from django.http import HttpResponseBase
 from django.urls import set_script_prefix
 
-from portal.http.answers import Receive, Send, reject
+from portal.http.asgi_responses import Receive, Send, reject
 from portal.http.errors import FOR_PROGRAMS
 from portal.http.outages import Overloaded
-from portal.http.threads import Answer, Queues, Rank, Threads
+from portal.http.thread_pools import Answer, Queues, Rank, Threads
 from quota.vocabulary.errors import Rejected
 
 READS, WRITES, BULK, LONG = 4, 8, 2, 4

@@ -1,7 +1,7 @@
 """The URLs `/readyz` and `/metrics`.
 
 `/readyz` reports whether the process can answer requests, including requests that write. `/metrics` returns metrics for
-Prometheus. The URL `/healthz` is in `portal.http.front`.
+Prometheus. The URL `/healthz` is in `portal.http.request_deadlines`.
 """
 
 from __future__ import annotations

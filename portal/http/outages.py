@@ -3,7 +3,7 @@ Retry-After.
 
 An outage is not the fault of the request: the same request may succeed later. `outage_of` finds the outage behind an
 error that no other handler covers. Such errors come from views and middlewares (`portal.http.errors.broken`), or from
-code that runs before Django (`portal.http.front`).
+code that runs before Django (`portal.http.request_deadlines`).
 """
 
 from __future__ import annotations

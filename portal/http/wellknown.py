@@ -8,7 +8,7 @@ from django.urls import path
 from django.views.decorators.http import require_safe
 
 from scheduling.identity.signing_keys import PUBLISH_S, public_keys
-from scheduling.identity.tokens import ALGORITHM, jwk
+from scheduling.identity.task_tokens import ALGORITHM, jwk
 
 
 @require_safe

@@ -2,7 +2,7 @@
 
     journal ─ wake-up or poll ─► hub (a thread) ─ once per page ─► parts of HTML ─► outbox of each viewer ─► WebSocket
 
-    journal ─ wake-up or poll ─► names hub ─► changes of a name ─► WebSockets (`watch`) and waiting requests (`polls`)
+    journal ─ wake-up or poll ─► names hub ─► changes of a name ─► WebSockets (`name_watch`), requests (`long_polls`)
 
 `topics` renders the changed parts of a page. `hub` reads new journal events of the cells that have viewers. `consumers`
 checks the rights of the viewers and sends the messages. The code in the browser is `static/portal/sigma.js`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.urls import path, re_path
 
 from portal.live.consumers import MachinesPage, Nowhere, ServicePage, TasksPage
+from portal.live.name_watch import NamesWatch
 from portal.live.shell import Shell
-from portal.live.watch import NamesWatch
 
 urlpatterns = [
     path("live/cells/<str:cell>/machines/", MachinesPage.as_asgi()),

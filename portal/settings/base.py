@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
-from portal.settings.policies import SIGMA, documentation_headers
+from portal.settings.security_headers import SIGMA, documentation_headers
 from serving.redis_url import celery_broker
 
 env.check()
@@ -31,7 +31,7 @@ def database(url: str, *, pool: int = 0, deadline_s: float = 0.0) -> dict[str, o
         given.setdefault("target_session_attrs", "read-write")
     bounds: dict[str, object] = {}
     if pool:
-        from portal.database import connection_options, pool_options
+        from portal.database_time_limits import connection_options, pool_options
 
         options = str(given.pop("options", ""))
         bounds = {"pool": pool_options(pool, deadline_s), **connection_options(deadline_s, options)}
@@ -142,7 +142,7 @@ MIDDLEWARE = [
     "allauth.account.middleware.AccountMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "portal.http.requests.RequestMiddleware",
+    "portal.http.request_ids.RequestMiddleware",
     "portal.signed_in.SignedInMiddleware",
 ]
 BORG_OIDC_URL, BORG_OIDC_NAME = env.text("BORG_OIDC_URL"), env.text("BORG_OIDC_NAME")
@@ -176,7 +176,7 @@ AUTHENTICATION_BACKENDS = [
     # This backend keeps the sessions valid that it began before the backend above existed.
     "django.contrib.auth.backends.ModelBackend",
 ]
-PASSWORD_HASHERS = ["portal.http.hashing.BoundedHasher"]
+PASSWORD_HASHERS = ["portal.http.password_hashing.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -219,7 +219,7 @@ MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not PORTAL_URL.startswith("https:")
 MFA_TOTP_TOLERANCE = 1  # the clock of a telephone may differ by 30 s
 MFA_ALLOW_UNVERIFIED_EMAIL = True
-# `quota.tenancy.sign_in` limits wrong passwords. allauth limits only wrong codes of second factors.
+# `quota.tenancy.sign_in_limits` limits wrong passwords. allauth limits only wrong codes of second factors.
 ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": "10/m/ip,5/300s/key"}
 
 LANGUAGE_CODE = "en"

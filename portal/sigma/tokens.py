@@ -15,12 +15,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered, tenants_of
-from portal.sigma.frame.rotation import overlap_options, rotated, successor_stays
+from portal.sigma.frame.token_rotation import overlap_options, rotated, successor_stays
 from quota.selectors import tenant_named, tokens_of
-from quota.tenancy.access import token_issue, token_revoke
-from quota.tenancy.token_families import in_families
+from quota.tenancy.tokens import token_issue, token_revoke
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal, Scope
+from quota.vocabulary.token_order import in_families
 
 PAGE_SIZE = 50
 DAYS = [7, 30, 90, 365]

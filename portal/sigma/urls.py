@@ -5,11 +5,11 @@ from __future__ import annotations
 from django.urls import path
 
 from portal.sigma import cells, home, names, notices, sign_in, tokens
-from portal.sigma.history import event, moment
+from portal.sigma.history import event, past_cell
 from portal.sigma.jobs import events, job, lists, submit, task, update
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
-from portal.sigma.shop import confirm
 from portal.sigma.shop import pages as shop
+from portal.sigma.shop import quote
 from portal.sigma.sql import pages as sql
 from portal.sigma.team import capabilities, invitations, records, service_accounts, tenants
 
@@ -21,7 +21,7 @@ urlpatterns = [
     path("", home.home, name="home"),
     path("cells/", cells.cell_list, name="cells"),
     path("cells/<str:cell>/", cells.cell, name="cell"),
-    path("cells/<str:cell>/at/", moment.moment, name="moment"),
+    path("cells/<str:cell>/at/", past_cell.moment, name="moment"),
     path("cells/<str:cell>/events/<str:place>/", event.event, name="event"),
     path("jobs/", lists.job_list, name="jobs"),
     path(_JOB, job.job, name="job"),
@@ -61,7 +61,7 @@ urlpatterns = [
     path("notices/channels/<int:number>/rotate/", notices.rotate, name="channel-rotate"),
     path("notices/channels/<int:number>/remove/", notices.remove, name="channel-remove"),
     path("shop/", shop.shop, name="shop"),
-    path("shop/quotes/<int:number>/", confirm.quote, name="quote"),
+    path("shop/quotes/<int:number>/", quote.quote, name="quote"),
     path("orders/", orders.order_list, name="orders"),
     path("orders/<int:number>/", orders.order, name="order"),
     path("orders/<int:number>/approve/", orders.approve, name="order-approve"),

@@ -15,11 +15,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.sigma.reads.order_words import order_state_name
-from portal.sigma.shop.confirm import wish_of
+from portal.sigma.reads.order_state_texts import order_state_name
 from portal.sigma.shop.period import QuotaPeriod
-from portal.sigma.shop.sizes import LABELS, band_words, wanted_words
-from portal.sigma.shop.wish import Wish, fields_of
+from portal.sigma.shop.quote import wish_of
+from portal.sigma.shop.request_form import Wish, fields_of
+from portal.sigma.shop.resource_labels import LABELS, band_words, wanted_words
 from quota.models import Order, Quote, Record
 from quota.pricing.price_formula import part_of
 from quota.vocabulary.money import format_credits

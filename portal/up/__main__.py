@@ -23,7 +23,7 @@ from portal.up.environment import check, environment, ignored_settings, machine_
 from portal.up.home import Home, HomeError, client_toml, write_private
 from portal.up.options import TENANT, OptionError, Options
 from portal.up.supervision.account import AccountError
-from portal.up.supervision.keeper import wait_for_either
+from portal.up.supervision.process_keeper import wait_for_either
 from portal.up.supervision.supervisor import ProcessSupervisor, SupervisorError, stop_leftovers
 from serving.ports import NoPort, check_free
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from portal.up.supervision import children, probes
 from portal.up.supervision.account import SystemUser, engine_account
-from portal.up.supervision.keeper import Spec
+from portal.up.supervision.process_keeper import Spec
 
 POSTGRES_MAJOR = 18
 DATABASE = "borg"

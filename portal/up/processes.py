@@ -11,7 +11,7 @@ from pathlib import Path
 from portal.up.home import Home
 from portal.up.options import Options
 from portal.up.supervision import forks, probes
-from portal.up.supervision.keeper import Spec
+from portal.up.supervision.process_keeper import Spec
 
 ENGINES = ("postgres", "redis")
 PRELOAD = "preload"

@@ -9,14 +9,14 @@ from __future__ import annotations
 from django.db.models import Model
 from unfold.admin import ModelAdmin
 
-from quota.admin import access, bands, grants, market, money, notices, orders, prices, records, tenants
+from quota.admin import bands, grants, market, money, notices, orders, prices, records, tenants, tokens_and_capabilities
 from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of, vector_text
 
 __all__ = ["PAGES", "FactsAdmin", "ServiceAdmin", "ServiceForm", "principal_of", "vector_text"]
 
 PAGES: dict[type[Model], type[ModelAdmin]] = {
     **tenants.PAGES,
-    **access.PAGES,
+    **tokens_and_capabilities.PAGES,
     **bands.PAGES,  # type: ignore[dict-item]
     **prices.PAGES,
     **grants.PAGES,

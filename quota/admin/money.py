@@ -15,9 +15,9 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from quota.admin.acting import act_by_form
 from quota.admin.amounts import AmountField, amount_column, amount_text
 from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of
+from quota.admin.reason_forms import act_by_form
 from quota.billing.budgets import budget_set
 from quota.billing.invoices import invoice_close
 from quota.billing.ledger import budget_grant

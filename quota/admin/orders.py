@@ -14,9 +14,9 @@ from django.utils.translation import gettext as now_
 from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
-from quota.admin.acting import act_with_reason
 from quota.admin.amounts import amount_column, amount_text
 from quota.admin.base import FactsAdmin, principal_of, vector_text
+from quota.admin.reason_forms import act_with_reason
 from quota.market.orders import order_approve, order_cancel, order_reject
 from quota.models import Order
 

@@ -9,9 +9,9 @@ from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 
 from quota import selectors
+from quota.dry_run import RehearsedView
 from quota.models import Tenant
 from quota.paging import IdPaging
-from quota.rehearsal import RehearsedView
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import as_mapping

@@ -13,9 +13,9 @@ from rest_framework.response import Response
 from quota import selectors
 from quota.api.base import ListView, QuotaView
 from quota.models import Capability, CapabilityRequest
-from quota.tenancy import people
-from quota.tenancy.access import user_named
+from quota.tenancy import member_lists
 from quota.tenancy.capabilities import capability_answer, capability_ask, capability_grant, capability_revoke
+from quota.tenancy.principals import user_named
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, CapabilityKind, require
 
@@ -48,7 +48,7 @@ class CapabilitiesView(ListView):
     serializer_class = CapabilitySerializer
 
     def get_queryset(self) -> QuerySet[Capability]:
-        return people.capabilities_visible(self.principal)
+        return member_lists.capabilities_visible(self.principal)
 
     @extend_schema(request=NewCapabilitySerializer, responses={201: CapabilitySerializer})
     def post(self, request: Request) -> Response:
@@ -64,7 +64,7 @@ class CapabilityView(QuotaView):
     def delete(self, request: Request, capability: int) -> Response:
         """Revoke a capability immediately. Only for SREs."""
         require(self.principal, Action.PLATFORM_ADMIN)
-        row = people.capabilities_visible(self.principal).filter(pk=capability).first()
+        row = member_lists.capabilities_visible(self.principal).filter(pk=capability).first()
         if row is None:
             raise NotFound("capability", str(capability))
         capability_revoke(principal=self.principal, capability=row)
@@ -118,7 +118,7 @@ class CapabilityRequestsView(ListView):
     serializer_class = CapabilityRequestSerializer
 
     def get_queryset(self) -> QuerySet[CapabilityRequest]:
-        return people.requests_visible(self.principal)
+        return member_lists.requests_visible(self.principal)
 
     @extend_schema(request=AskSerializer, responses={201: CapabilityRequestSerializer})
     def post(self, request: Request) -> Response:
@@ -139,7 +139,7 @@ class CapabilityRequestView(QuotaView):
         """Grant or reject a request for a capability. Only for SREs."""
         require(self.principal, Action.PLATFORM_ADMIN)
         given = self.body(AnswerSerializer)
-        row = people.requests_visible(self.principal).filter(pk=asked).first()
+        row = member_lists.requests_visible(self.principal).filter(pk=asked).first()
         if row is None:
             raise NotFound("request", str(asked))
         answered = capability_answer(principal=self.principal, request=row, **given)

@@ -12,9 +12,9 @@ from rest_framework.response import Response
 
 from quota import clock
 from quota.api.base import ListView, QuotaView
+from quota.dry_run import dry_run
 from quota.models import Invitation
-from quota.rehearsal import dry_run
-from quota.tenancy import people
+from quota.tenancy import member_lists
 from quota.tenancy.invitations import invitation_mail, invitation_send, invitation_withdraw, link_of
 from quota.vocabulary.permissions import Action, Role
 
@@ -64,7 +64,7 @@ class InvitationsView(ListView):
     serializer_class = InvitationSerializer
 
     def get_queryset(self) -> QuerySet[Invitation]:
-        return people.invitations_of(self.principal, self.tenant())
+        return member_lists.invitations_of(self.principal, self.tenant())
 
     @extend_schema(request=NewInvitationSerializer, responses={201: SentInvitation})
     def post(self, request: Request, tenant: str) -> Response:

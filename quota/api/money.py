@@ -25,9 +25,9 @@ from quota.billing.invoice_table import exact, table_of
 from quota.billing.invoices import invoice_close, invoice_draft, running_month
 from quota.billing.ledger import budget_grant, budget_hand_down
 from quota.billing.spending import ACTIONS
+from quota.csv_files import csv_answer, file_answer
 from quota.models import Invoice, Posting, Tenant
 from quota.paging import IdPaging, NewestPaging, paged
-from quota.tables import csv_answer, file_answer
 from quota.vocabulary import months
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Action, require

@@ -12,13 +12,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.api.base import ListView, QuotaView
+from quota.dry_run import dry_run
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Tenant
 from quota.notifications import channels, inbox
 from quota.notifications.mail import absolute
 from quota.notifications.notice_kinds import KINDS, LEVELS
 from quota.notifications.notices import notices_read
 from quota.paging import NewestPaging
-from quota.rehearsal import dry_run
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Action, Principal
 

@@ -10,11 +10,11 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.api.access import IssuedToken, TokenSerializer
 from quota.api.base import ListView, QuotaView
+from quota.api.tokens import IssuedToken, TokenSerializer
+from quota.dry_run import dry_run
 from quota.models import ServiceAccount, Token
-from quota.rehearsal import dry_run
-from quota.tenancy import people
+from quota.tenancy import member_lists
 from quota.tenancy.service_accounts import (
     ROLES,
     SCOPES,
@@ -65,7 +65,7 @@ class ServiceAccountsView(ListView):
     serializer_class = ServiceAccountSerializer
 
     def get_queryset(self) -> QuerySet[ServiceAccount]:
-        return people.service_accounts_of(self.principal, self.tenant())
+        return member_lists.service_accounts_of(self.principal, self.tenant())
 
     @extend_schema(request=NewServiceAccountSerializer, responses={201: ServiceAccountSerializer})
     def post(self, request: Request, tenant: str) -> Response:
@@ -83,7 +83,7 @@ class ServiceAccountView(QuotaView):
         given = self.body(ServiceAccountChangeSerializer)
         found = service_account_named(row, account)
         service_account_set(principal=self.principal, account=found, **given)
-        changed = people.service_accounts_of(self.principal, row).get(pk=found.pk)
+        changed = member_lists.service_accounts_of(self.principal, row).get(pk=found.pk)
         return Response(ServiceAccountSerializer(changed).data)
 
     @extend_schema(responses={204: None})
@@ -100,7 +100,7 @@ class ServiceAccountTokensView(ListView):
     serializer_class = TokenSerializer
 
     def get_queryset(self) -> QuerySet[Token]:
-        return people.tokens_of_account(self.principal, self._account())
+        return member_lists.tokens_of_account(self.principal, self._account())
 
     @extend_schema(request=AccountTokenSerializer, responses={201: IssuedToken})
     def post(self, request: Request, tenant: str, account: str) -> Response:

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from quota import selectors
 from quota.api.base import ListView, QuotaView
 from quota.models import Membership, Tenant
-from quota.tenancy import people
+from quota.tenancy import member_lists
 from quota.tenancy.members import member_leave, member_named, membership_set
 from quota.tenancy.tenants import tenant_create, tenant_move, tenant_set
 from quota.vocabulary.permissions import Action, Role, require
@@ -124,7 +124,7 @@ class MembersView(ListView):
     serializer_class = MemberSerializer
 
     def get_queryset(self) -> QuerySet[Membership]:
-        return people.members_of(self.principal, self.tenant())
+        return member_lists.members_of(self.principal, self.tenant())
 
 
 class MemberView(QuotaView):

@@ -9,7 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.admission.sizing import MOST_DAYS, usage_of
+from quota.admission.suggested_quota import MOST_DAYS, usage_of
 from quota.api.base import QuotaView, valid
 from quota.models.fields import dns_label
 from quota.selectors import tenant_named

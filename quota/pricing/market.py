@@ -24,7 +24,7 @@ from django.db.models.functions import Coalesce
 
 from quota import clock, records
 from quota.models import HOLDING, ApprovalRule, CellCapacity, Market, Order, PriorityBand, Quota
-from quota.once import caching, once
+from quota.request_cache import caching, once
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.calendar import CalendarStep, Span

@@ -9,7 +9,7 @@ from django.db.models import Q, QuerySet
 
 from quota.models import Record, ServiceAccount
 from quota.selectors import tenant_named
-from quota.tenancy.people import administered
+from quota.tenancy.member_lists import administered
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
 

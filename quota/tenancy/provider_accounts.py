@@ -15,10 +15,10 @@ from django.contrib.auth.models import Group
 from quota import records
 from quota.models import Membership, Tenant
 from quota.records import RecordEntry
-from quota.tenancy.access import revoke, tokens_in_force
 from quota.tenancy.members import member_drop, member_set
 from quota.tenancy.second_factor import second_factors_drop
 from quota.tenancy.tenants import tenants_locked
+from quota.tenancy.tokens import revoke, tokens_in_force
 from quota.vocabulary.permissions import Action, Principal, require, system
 from quota.vocabulary.provider_groups import GroupRoles, Rights
 

@@ -14,8 +14,8 @@ from quota.models import Membership, ServiceAccount, Tenant, Token
 from quota.models.fields import DNS_LABEL
 from quota.notifications.notices import notify
 from quota.records import RecordEntry
-from quota.tenancy.access import default_end, token_issue
 from quota.tenancy.tenants import tenants_locked
+from quota.tenancy.tokens import default_end, token_issue
 from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, Role, Scope, require
 

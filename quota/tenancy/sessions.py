@@ -17,8 +17,8 @@ from django.http import HttpRequest
 
 from quota import clock, records
 from quota.records import RecordEntry
-from quota.tenancy.access import admin_needed
-from quota.tenancy.sign_in import address_of
+from quota.tenancy.sign_in_limits import address_of
+from quota.tenancy.tokens import admin_needed
 from quota.vocabulary.errors import Forbidden, NotFound
 from quota.vocabulary.permissions import Action, Principal, Scope, may
 

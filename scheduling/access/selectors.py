@@ -21,7 +21,7 @@ from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scop
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
 from scheduling.models import ArchivedJob, Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
-from scheduling.policy.brakes import BrakeKind
+from scheduling.policy.brake_rules import BrakeKind
 from scheduling.spec.masking import masked
 
 M = TypeVar("M", bound=Model)

@@ -8,13 +8,13 @@ from unfold.admin import ModelAdmin
 from scheduling import models
 from scheduling.admin.archive import ArchiveFileAdmin
 from scheduling.admin.cells import CellAdmin, JoinTokenAdmin, LeaseAdmin
+from scheduling.admin.drains_and_brakes import BrakeAdmin, DrainAdmin
 from scheduling.admin.events import EventAdmin
 from scheduling.admin.jobs import JobAdmin, SpecAdmin, UpdateAdmin, VerdictAdmin
-from scheduling.admin.kept import KeptAllocAdmin
+from scheduling.admin.kept_allocs import KeptAllocAdmin
 from scheduling.admin.machines import MachineAdmin
 from scheduling.admin.notices import NoticeCountAdmin
 from scheduling.admin.packages import PackageAdmin, PackageTagAdmin
-from scheduling.admin.safety import BrakeAdmin, DrainAdmin
 from scheduling.admin.shells import ShellAdmin
 from scheduling.admin.tasks import CrashedPairAdmin, DepartureAdmin, TaskAdmin
 

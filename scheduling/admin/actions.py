@@ -12,7 +12,7 @@ from django.utils.functional import Promise
 from unfold.admin import ModelAdmin
 
 from quota.admin import principal_of
-from quota.admin.acting import act_with_reason
+from quota.admin.reason_forms import act_with_reason
 
 Action = Callable[[ModelAdmin, HttpRequest, QuerySet[Any]], HttpResponse | None]
 

@@ -19,7 +19,7 @@ from scheduling.admin.actions import row_action
 from scheduling.admin.filters import BandFilter, OutcomeFilter
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.jobs.health import health_of, with_health
-from scheduling.jobs.jobs import job_kill
+from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.models import Job, PendingVerdict
 
 

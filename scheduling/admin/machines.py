@@ -20,7 +20,7 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldBooleanSwitchWidget
 
 from quota.admin import FactsAdmin, principal_of, vector_text
-from quota.admin.acting import act_together
+from quota.admin.reason_forms import act_together
 from quota.vocabulary.resources import PORTS
 from scheduling.access.selectors import tasks_there
 from scheduling.admin.actions import row_action

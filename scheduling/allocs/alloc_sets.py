@@ -17,14 +17,14 @@ from django.db.models import F
 
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.resources import NAMES, PORTS, describe
-from scheduling.core.vocabulary.changes import InnerTask
 from scheduling.core.vocabulary.states import JobState, TaskState
+from scheduling.core.vocabulary.task_events import InnerTask
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec, Task
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 from scheduling.spec.alloc_fit import misfits
-from scheduling.spec.problems import rejection
+from scheduling.spec.field_errors import rejection
 
 KIND = "alloc-set"
 _MOST_NAMED = 5  # jobs in a message

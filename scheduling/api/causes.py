@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from quota.vocabulary.errors import NotFound
 from scheduling.api.base import CellView
 from scheduling.api.cells import event_names
-from scheduling.api.task_shapes import EventSerializer
+from scheduling.api.task_serializers import EventSerializer
 from scheduling.history.causes.chains import LinkedEvent, chain_of
 from scheduling.history.causes.rules import Link
 

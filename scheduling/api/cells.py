@@ -13,12 +13,12 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.dry_run import dry_run
 from quota.paging import IdPaging
-from quota.rehearsal import dry_run
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.access import selectors
 from scheduling.api.base import CellView, EventPaging, valid
-from scheduling.api.cell_shapes import (
+from scheduling.api.cell_serializers import (
     CellChangesSerializer,
     CellDetailSerializer,
     CellSerializer,
@@ -31,7 +31,7 @@ from scheduling.api.cell_shapes import (
     NewJoinTokenSerializer,
     ReasonSerializer,
 )
-from scheduling.api.task_shapes import EventSerializer
+from scheduling.api.task_serializers import EventSerializer
 from scheduling.cells.cells import cell_change, cell_create
 from scheduling.history.archive.reading import ArchivedEvents, archived_events_of_cell
 from scheduling.machines.credentials import machine_revoke, machine_rotate

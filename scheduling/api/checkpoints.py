@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.rehearsal import DRY_RUN
+from quota.dry_run import DRY_RUN
 from scheduling.api.base import CellView, valid
 from scheduling.history.checkpoints import requests
 

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from quota.paging import IdPaging, paged
 from quota.vocabulary.errors import Rejected, invalid
 from scheduling.api.base import CellView, valid
-from scheduling.api.cell_shapes import DrainSerializer
+from scheduling.api.cell_serializers import DrainSerializer
 from scheduling.machines import drain_progress
 from scheduling.machines.machines import machines_drain
 from scheduling.models import Cell, Drain, Machine

@@ -8,8 +8,8 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from scheduling.api.fields import NullableJobHealthField
-from scheduling.api.shapes import ConformingSerializer
-from scheduling.api.task_shapes import EventSerializer, ExitSerializer
+from scheduling.api.suggested_limits import ConformingSerializer
+from scheduling.api.task_serializers import EventSerializer, ExitSerializer
 from scheduling.core.vocabulary.reasons import Basis, ChangeKind, ReasonCode
 from scheduling.core.vocabulary.requirement import Relation
 

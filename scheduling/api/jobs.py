@@ -11,17 +11,18 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.dry_run import DRY_RUN, dry_run
 from quota.paging import IdPaging, MergedRows, paged
-from quota.rehearsal import DRY_RUN, dry_run
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action
 from scheduling.access import selectors
-from scheduling.access.tenancy import require_tenant
+from scheduling.access.tenant_permission import require_tenant
 from scheduling.api.base import BodyParser, CellView, EventPaging, valid, whole
 from scheduling.api.cells import event_names, events_page
-from scheduling.api.change_shapes import BulkSerializer, ChangeSerializer, change_document, problem_document
+from scheduling.api.change_serializers import BulkSerializer, ChangeSerializer, change_document, problem_document
 from scheduling.api.explanations import WhySerializer
-from scheduling.api.job_shapes import (
+from scheduling.api.job_file_schema import JobFileSerializer
+from scheduling.api.job_serializers import (
     JobDetailSerializer,
     JobSerializer,
     KilledSerializer,
@@ -29,14 +30,14 @@ from scheduling.api.job_shapes import (
     UpdateDetailSerializer,
     VersionSerializer,
 )
-from scheduling.api.jobfile import JobFileSerializer
-from scheduling.api.task_shapes import EventSerializer
+from scheduling.api.task_serializers import EventSerializer
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.reading import archived_events_of_job
 from scheduling.history.archive.recall import with_archived
-from scheduling.jobs import jobs, plans, updates, why
+from scheduling.jobs import plans, updates, why
 from scheduling.jobs.health import new_with_details
+from scheduling.jobs.submit_and_kill import job_apply, job_kill, job_submit, jobs_submit_bulk, live_job, spec_for
 from scheduling.models import ArchivedJob, Cell, Job
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
@@ -106,8 +107,8 @@ class JobsView(JobFileView):
         conflict if they differ.
         """
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
-        job_spec = jobs.spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
-        done = jobs.job_submit(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
+        job_spec = spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
+        done = job_submit(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
         plan = plans.plan_between(done.job if done.outcome == "unchanged" else None, job_spec)
         return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
 
@@ -125,7 +126,7 @@ class BulkView(JobFileView):
         files = parser.decode(request.data)  # type: ignore[arg-type]
         if not isinstance(files, list):
             raise invalid("file", "the body is not a list; send a list of job files", "invalid-spec")
-        verdicts = jobs.jobs_submit_bulk(principal=self.principal, cell=found, files=files, dry_run=rehearsed)
+        verdicts = jobs_submit_bulk(principal=self.principal, cell=found, files=files, dry_run=rehearsed)
         results = [
             {
                 "name": verdict.name,
@@ -166,9 +167,9 @@ class JobView(JobFileView):
         """
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = _spec_of(self, found, tenant, job)
-        live = jobs.live_job(found, job_spec)
+        live = live_job(found, job_spec)
         plan = plans.plan_between(live, job_spec)
-        done = jobs.job_apply(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
+        done = job_apply(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
         if done.outcome == "submitted" and live is not None:  # an earlier request with this key submitted it
             plan = plans.plan_between(None, job_spec)
         return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
@@ -286,7 +287,7 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpeci
     file = parser.decode(view.request.data)  # type: ignore[arg-type]
     if isinstance(file, dict):
         file = {"name": job, **file}
-    return jobs.spec_for(principal=view.principal, cell=cell, file=file, tenant=tenant, name=job)
+    return spec_for(principal=view.principal, cell=cell, file=file, tenant=tenant, name=job)
 
 
 def _key(request: Request) -> str:
@@ -302,7 +303,7 @@ def _key(request: Request) -> str:
 
 def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str, *, confirm: int | None) -> Response:
     rehearsed = dry_run(view.request)
-    killed = jobs.job_kill(
+    killed = job_kill(
         principal=view.principal, job=job, indexes=indexes, reason=reason, dry_run=rehearsed, confirm=confirm
     )
     return Response({"killed": killed, "dry_run": rehearsed})

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from quota.vocabulary.errors import invalid
 from scheduling.access import selectors
 from scheduling.api.base import CellView, whole
-from scheduling.api.task_shapes import LogSerializer
+from scheduling.api.task_serializers import LogSerializer
 from scheduling.machines.task_logs import MAX_LINES, MAX_LOG_BYTES, STREAMS, task_log
 
 

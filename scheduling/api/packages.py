@@ -12,8 +12,8 @@ from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.dry_run import DRY_RUN, dry_run
 from quota.paging import IdPaging, paged
-from quota.rehearsal import DRY_RUN, dry_run
 from scheduling.api.base import CellView, valid
 from scheduling.packages.listing import package_named, packages_of, shown
 from scheduling.packages.packages import package_delete, package_tag, package_upload

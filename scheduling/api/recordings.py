@@ -9,7 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.rehearsal import DRY_RUN
+from quota.dry_run import DRY_RUN
 from scheduling.api.base import CellView, valid
 from scheduling.recording.requests import DAYS, MACHINES, SEED, record_request
 

@@ -14,10 +14,10 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.tables import file_answer
+from quota.csv_files import file_answer
 from quota.vocabulary.errors import invalid
 from scheduling.api.base import CellView, valid
-from scheduling.history.infrastore import asking, ready
+from scheduling.history.infrastore import asking, ready_queries
 from scheduling.history.infrastore.columns import TABLES
 from scheduling.history.infrastore.process.protocol import Form
 
@@ -121,7 +121,7 @@ class SqlSchemaView(CellView):
             {"name": name, "about": table.about, "columns": [one._asdict() for one in table.columns]}
             for name, table in TABLES.items()
         ]
-        return Response(SqlSchemaSerializer({"tables": tables, "queries": ready.queries()}).data)
+        return Response(SqlSchemaSerializer({"tables": tables, "queries": ready_queries.queries()}).data)
 
 
 def values_of(given: dict[str, str]) -> dict[str, str | dt.datetime]:

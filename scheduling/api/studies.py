@@ -12,7 +12,7 @@ from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.rehearsal import DRY_RUN, dry_run
+from quota.dry_run import DRY_RUN, dry_run
 from scheduling.api.base import CellView, valid
 from scheduling.history.studies import requests
 from scheduling.history.studies.deletion import study_delete

@@ -11,7 +11,7 @@ from quota.paging import IdPaging, paged
 from scheduling.access import selectors
 from scheduling.api.base import CellView
 from scheduling.api.cells import STATE
-from scheduling.api.task_shapes import TaskSerializer
+from scheduling.api.task_serializers import TaskSerializer
 from scheduling.models import Job, Task
 
 

@@ -1,5 +1,5 @@
-"""A brake limits how many tasks the cell moves or stops automatically (`scheduling.policy.brakes`). The cell sets and
-lifts a brake automatically. While a brake holds tasks back, an SRE may release it, or confirm it (keep).
+"""A brake limits how many tasks the cell moves or stops automatically (`scheduling.policy.brake_rules`). The cell sets
+and lifts a brake automatically. While a brake holds tasks back, an SRE may release it, or confirm it (keep).
 
     brake `lost`:  master, each second ─► lost_allowance ─► number of tasks that may leave lost machines ─► lost_spend
     brake `stops`: preemption, shortage of machines, superseded tasks ─► stops_pass ─► stop the tasks | wait for an SRE
@@ -27,8 +27,8 @@ from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import query
 from scheduling.models import Brake, Cell, Job
-from scheduling.policy import brakes, cell_settings
-from scheduling.policy.brakes import BrakeKind, BrakeState, Bucket, Extent, StopsBrake
+from scheduling.policy import brake_rules, cell_settings
+from scheduling.policy.brake_rules import BrakeKind, BrakeState, Bucket, Extent, StopsBrake
 from scheduling.policy.cell_settings import CellSettings
 
 log = structlog.get_logger(__name__)
@@ -67,15 +67,15 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
     if before is BrakeState.OPEN and not look.waiting:
         return journal.CHUNK if settings.evictions_per_s else 0
     held_s = (look.now - brake.since).total_seconds() if brake is not None else 0.0
-    state = brakes.lost_state(look.extent, settings, before, calm_s=_calm_s(brake, look, settings), held_s=held_s)
+    state = brake_rules.lost_state(look.extent, settings, before, calm_s=_calm_s(brake, look, settings), held_s=held_s)
     if state is not before:
         brake = _lost_turn(cell_id, settings, look, state)
     elif brake is not None and state is not BrakeState.OPEN and brake.wanted != look.waiting:
         Brake.objects.filter(pk=brake.pk).update(wanted=look.waiting)
     level = 0.0
     if brake is not None and state is not BrakeState.OPEN:
-        level = _lost_bucket(brake, look.now, brakes.lost_rate(look.extent, settings)).level
-    return brakes.lost_allowance(state, level, settings, most=journal.CHUNK)
+        level = _lost_bucket(brake, look.now, brake_rules.lost_rate(look.extent, settings)).level
+    return brake_rules.lost_allowance(state, level, settings, most=journal.CHUNK)
 
 
 def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float:
@@ -84,7 +84,7 @@ def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float
     """
     if brake is None or brake.state == BrakeState.OPEN.value:
         return 0.0
-    calm_since = (brake.calm_since or look.now) if brakes.few(look.extent, settings) else None
+    calm_since = (brake.calm_since or look.now) if brake_rules.few(look.extent, settings) else None
     if calm_since != brake.calm_since:
         brake.calm_since = calm_since
         Brake.objects.filter(pk=brake.pk).update(calm_since=calm_since)
@@ -99,12 +99,12 @@ def lost_spend(cell_id: int, settings: CellSettings, number: int) -> None:
     if brake is None or not number:
         return
     look = _look(cell_id, 0)
-    bucket = _lost_bucket(brake, look.now, brakes.lost_rate(look.extent, settings))
+    bucket = _lost_bucket(brake, look.now, brake_rules.lost_rate(look.extent, settings))
     Brake.objects.filter(pk=brake.pk).update(level=bucket.level - number, at=look.now)
 
 
 def _lost_bucket(brake: Brake, now: dt.datetime, rate: float) -> Bucket:
-    return brakes.lost_bucket(Bucket(brake.level or 0.0, brake.at.timestamp()), now.timestamp(), rate)
+    return brake_rules.lost_bucket(Bucket(brake.level or 0.0, brake.at.timestamp()), now.timestamp(), rate)
 
 
 def _lost_turn(cell_id: int, settings: CellSettings, look: _Losses, state: BrakeState) -> Brake:
@@ -112,7 +112,7 @@ def _lost_turn(cell_id: int, settings: CellSettings, look: _Losses, state: Brake
     detail = {
         BrakeState.OPEN: "few or no machines are lost",
         BrakeState.BOUNDED: f"{lost}: their {look.waiting} tasks are placed elsewhere at a limited rate, at most"
-        f" {format_number(60 * brakes.lost_rate(look.extent, settings), 3)} per minute",
+        f" {format_number(60 * brake_rules.lost_rate(look.extent, settings), 3)} per minute",
         BrakeState.HELD: f"{lost}: their {look.waiting} tasks are not placed elsewhere until an SRE releases the brake."
         " If the network has failed, the tasks still run on these machines",
     }[state]
@@ -132,7 +132,7 @@ def _look(cell_id: int, late: int) -> _Losses:
         " coalesce(sum(t.tasks), 0)::int, clock_timestamp() FROM scheduling_machine AS m"
         " CROSS JOIN LATERAL (SELECT count(*) AS tasks FROM scheduling_task WHERE machine_id = m.id) AS t"
         " WHERE m.cell_id = %(cell)s AND m.state = 'down'",
-        {"cell": cell_id, "together": brakes.TOGETHER_S},
+        {"cell": cell_id, "together": brake_rules.TOGETHER_S},
     )[0]
     lost = vanished + late
     return _Losses(Extent(machines, lost, tasks_running(cell_id) if lost else 0), waiting, now)
@@ -158,7 +158,7 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
         return True
     brake = _row(entry, STOPS)
     before = _stops_of(brake)
-    decision = brakes.stops_decision(
+    decision = brake_rules.stops_decision(
         before,
         number,
         now=entry.time.timestamp(),
@@ -178,8 +178,8 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
     brake.pulled_at = entry.time
     detail = (
         f"{what} would stop {number} tasks at once, but only {decision.left:.0f} may stop now: the cell automatically"
-        f" stops at most {decision.allowed:.0f} of its {decision.running} running tasks in {brakes.WINDOW_S / 60:g}"
-        " minutes. It stops no more tasks until an SRE releases the brake"
+        f" stops at most {decision.allowed:.0f} of its {decision.running} running tasks in"
+        f" {brake_rules.WINDOW_S / 60:g} minutes. It stops no more tasks until an SRE releases the brake"
     )
     _turn(entry, brake, BrakeState.HELD, wanted=number, detail=detail)
     return False

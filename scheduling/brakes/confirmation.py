@@ -7,7 +7,7 @@ from __future__ import annotations
 from quota.vocabulary.errors import Conflict
 from scheduling.brakes.brakes import tasks_running
 from scheduling.models import Cell
-from scheduling.policy import brakes, cell_settings
+from scheduling.policy import brake_rules, cell_settings
 
 
 def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> None:
@@ -16,11 +16,11 @@ def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> Non
 
     `confirmed`: how many tasks the caller agrees to stop. `what`: the request as text, such as "drain 40 machines".
     """
-    if number <= brakes.ALWAYS_STOPPED or (confirmed is not None and confirmed >= number):
+    if number <= brake_rules.ALWAYS_STOPPED or (confirmed is not None and confirmed >= number):
         return
     running = tasks_running(cell.id)
     settings = cell_settings.load(Cell.objects.values_list("settings", flat=True).get(pk=cell.pk))
-    most = max(brakes.ALWAYS_STOPPED, settings.confirm_share * running)
+    most = max(brake_rules.ALWAYS_STOPPED, settings.confirm_share * running)
     if number <= most:
         return
     detail = (

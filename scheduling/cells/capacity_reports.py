@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import AXIS, NAMES, SIZE
-from scheduling.cells.capacity import VECTORS, Amounts
+from scheduling.cells.capacity_samples import VECTORS, Amounts
 from scheduling.journal.sql import query
 from scheduling.models import Cell
 

@@ -1,7 +1,7 @@
 """The scheduling pass (§3.2): one function that finds machines for pending tasks.
 
-pending ─ queue.py ─► order ─ classes.py ─► groups ─ kernels/walk.py ─► machines, victims ─► ports ─► Plan
-              └─ tasks in alloc sets ── allocs.py ─► allocs ─┘              └─ tasks not placed ─ explain.py ─► Why
+pending ─ queue.py ─► order ─ equivalence_classes.py ─► groups ─ kernels/placement.py ─► machines, victims ─► Plan
+              └─ tasks in alloc sets ── allocs.py ─► allocs ─┘       └─ tasks not placed ─ explain.py ─► Why
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import Explainer
 from scheduling.core.garbage import collection_paused
 from scheduling.core.kernels.devices import set_bits
+from scheduling.core.kernels.placement import NOT_TRIED, place
 from scheduling.core.kernels.scorers import PART_NAMES, RUNNERS
-from scheduling.core.kernels.walk import NOT_TRIED, place
 from scheduling.core.placing.allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.attempts import ATTEMPTS, placed_by_priority, unplaced_first, worth_retrying
-from scheduling.core.placing.classes import GroupedQueue, sort_into_groups
-from scheduling.core.placing.cores import cores_held
+from scheduling.core.placing.equivalence_classes import GroupedQueue, sort_into_groups
 from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.placing.hardness import hardest_first
+from scheduling.core.placing.kernel_input import tables_of
 from scheduling.core.placing.pass_cache import Decision, PassCache
 from scheduling.core.placing.queue import pending_in_order, pending_of
-from scheduling.core.placing.tables import tables_of
-from scheduling.core.vocabulary.layout import Floats, Tables
+from scheduling.core.placing.reserved_cores import cores_held
+from scheduling.core.vocabulary.kernel_arrays import Floats, Tables
 from scheduling.core.vocabulary.plan import Assignment, PassStats, Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.reasons import Why

@@ -15,7 +15,7 @@ from scheduling.core.pass_ import schedule_pass
 from scheduling.core.reclamation.estimate import Samples, UsageHistory
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
-from scheduling.core.vocabulary.presets import MEDIUM
+from scheduling.core.vocabulary.reclamation_presets import MEDIUM
 from scheduling.core.vocabulary.requirement import Group, Requirement
 
 _LLVM = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-[x-]p .*libllvmlite")  # a part that the process only reads

@@ -9,7 +9,7 @@ from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.core.vocabulary.states import TaskState
 from scheduling.identity.signing_keys import public_key
-from scheduling.identity.tokens import LEVELS, BadIdentity, TaskClaims, read
+from scheduling.identity.task_tokens import LEVELS, BadIdentity, TaskClaims, read
 
 _MOST_NAME = 200  # length of the columns that store the actor
 

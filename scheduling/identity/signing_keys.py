@@ -21,7 +21,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from scheduling.identity.authority import key_pem, load_key, locked, write_whole
-from scheduling.identity.tokens import TTL_S, SigningKey, key_id
+from scheduling.identity.task_tokens import TTL_S, SigningKey, key_id
 from scheduling.models import IdentityKey
 
 PUBLISH_S = 3600.0

@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 from scheduling.allocs.alloc_sets import KIND
-from scheduling.jobs.guidance import policy_of
+from scheduling.jobs.fit_guidance import policy_of
 from scheduling.journal.sql import query
 from scheduling.models import Machine, Task, Update
 from scheduling.spec import job_spec

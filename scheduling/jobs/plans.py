@@ -8,9 +8,9 @@ from django.conf import settings
 
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
-from scheduling.access.tenancy import require_tenant
-from scheduling.jobs import jobs, updates
-from scheduling.jobs.guidance import Guidance, guidance
+from scheduling.access.tenant_permission import require_tenant
+from scheduling.jobs import submit_and_kill, updates
+from scheduling.jobs.fit_guidance import Guidance, guidance
 from scheduling.models import Cell, Job
 from scheduling.spec import job_spec as spec
 from scheduling.spec import name_changes
@@ -71,11 +71,11 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     problem: Rejected | None = None
     try:
-        jobs.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True)
+        submit_and_kill.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True)
     except Rejected as refusal:
         problem = refusal
     fits = tuple(guidance(cell, job_spec))
-    return replace(plan_between(jobs.live_job(cell, job_spec), job_spec), problem=problem, guidance=fits)
+    return replace(plan_between(submit_and_kill.live_job(cell, job_spec), job_spec), problem=problem, guidance=fits)
 
 
 def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:

@@ -9,9 +9,9 @@ from django.db.models import Max, Q, QuerySet
 
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Cause, Ending, Eviction
 from scheduling.core.vocabulary.requirement import Requirement
 from scheduling.core.vocabulary.states import EvictionCause, TaskState
+from scheduling.core.vocabulary.task_events import Cause, Ending, Eviction
 from scheduling.jobs.in_place import InPlaceCapacity
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry

@@ -22,13 +22,13 @@ from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, system
 from quota.vocabulary.resources import Vector
-from scheduling.access.tenancy import require_tenant
+from scheduling.access.tenant_permission import require_tenant
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import quota_rejections
 from scheduling.jobs.rollout import advance
-from scheduling.jobs.submissions import rejected_event
+from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.journal import journal
 from scheduling.journal.row_events import update_started_event
 from scheduling.models import Job, JobSpec, Update

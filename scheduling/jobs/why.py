@@ -21,11 +21,11 @@ from scheduling.core.explaining.wording import ENGLISH, Words
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
-from scheduling.jobs.guidance import shapes_document
+from scheduling.jobs.fit_guidance import shapes_document
 from scheduling.jobs.health import crashing_tasks, health_of
 from scheduling.models import Event, Job, Task
-from scheduling.tasks import receipts, verdicts
-from scheduling.tasks.receipts import PlacementReceipt, Preempted
+from scheduling.tasks import pending_verdicts, placement_records
+from scheduling.tasks.placement_records import PlacementReceipt, Preempted
 
 # Most events in a chain of causes. "dead <- evicted <- drained by an SRE" are three.
 LONGEST_CHAIN = 8
@@ -115,7 +115,7 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
     lately = list(about.order_by("-revision", "-seq")[:_LATELY])
     chain = _chain(lately[0]) if lately else []
-    found = receipts.receipts(lately, sees=_sees(principal, job))
+    found = placement_records.receipts(lately, sees=_sees(principal, job))
     whys: list[Why] = []
     names: dict[int, str] = {}
     placement: PlacementReceipt | None = None
@@ -236,13 +236,13 @@ def _sees(principal: Principal, job: Job) -> Callable[[str], bool]:
 
 
 def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
-    return receipts.hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
+    return placement_records.hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
 
 
 def _whys(job: Job) -> list[Why]:
     """Return the stored explanations why tasks of the job are pending."""
     verdict = getattr(job, "verdict", None) if job.tasks_pending else None
-    return [] if verdict is None else verdicts.read(verdict.whys)
+    return [] if verdict is None else pending_verdicts.read(verdict.whys)
 
 
 def _revision(job: Job, whys: list[Why]) -> int | None:

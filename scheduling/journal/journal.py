@@ -24,8 +24,8 @@ from django.db import transaction
 from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Cause
 from scheduling.core.vocabulary.events import Event
+from scheduling.core.vocabulary.task_events import Cause
 from scheduling.journal import copy_rows, wakeups
 from scheduling.journal.copy_rows import NULL
 from scheduling.journal.sql import query

@@ -6,7 +6,7 @@
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
     WS   /link           the messages between machine and shard (`borglet.messages`)
-    …    /packages/…     `scheduling.link.packages.doors`
+    …    /packages/…     `scheduling.link.packages.package_endpoints`
     WS   /shell?session= the bytes of a shell that was granted to the machine
 
 Every error names the wrong field. An HTTP error is a problem document (RFC 9457). On an open WebSocket, the shard sends
@@ -37,7 +37,7 @@ from borglet.messages import (
 from quota.vocabulary.errors import Rejected
 from scheduling.identity import authority
 from scheduling.journal.sql import in_thread
-from scheduling.link.packages.doors import PackageDoors
+from scheduling.link.packages.package_endpoints import PackageDoors
 from scheduling.link.shard import metrics
 from scheduling.link.shard.connection import INVALID_DATA, POLICY_VIOLATION
 from scheduling.link.shard.database import DatabaseAway

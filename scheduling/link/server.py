@@ -18,7 +18,7 @@ from websockets.server import ServerProtocol
 from borglet.messages import MAX_FRAME_BYTES
 from scheduling.identity.authority import AuthorityBroken
 from scheduling.link.app import LinkApp
-from scheduling.link.packages.doors import PackageDoors
+from scheduling.link.packages.package_endpoints import PackageDoors
 from scheduling.link.shard.redis_bridge import RedisBridge
 from scheduling.link.shard.shard import Shard
 from scheduling.link.transport.accepting import Acceptor, LoopProgress, listening

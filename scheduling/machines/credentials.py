@@ -19,7 +19,7 @@ from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import execute, query
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.models import Machine
 from scheduling.models.machines import REMOVED
 
@@ -99,7 +99,7 @@ def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Ma
                 row.state_since = entry.time
                 entry.append(events.MachineState(machine_id=row.id, state=row.state, reason=row.reason))
             row.save(update_fields=[*SECRET, "session", "state", "state_since", "reason"])
-    contact.forget(machine.cell_id, [machine.id])
+    last_contact.forget(machine.cell_id, [machine.id])
     return machine
 
 

@@ -18,8 +18,8 @@ from django.db.models.functions import Now
 from quota.vocabulary.permissions import system
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.brakes import brakes
-from scheduling.core.vocabulary.changes import Cause, Eviction
 from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.core.vocabulary.task_events import Cause, Eviction
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.machines.machines import DOWN, DRAINING

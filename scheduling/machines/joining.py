@@ -22,7 +22,7 @@ from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import execute
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.machines.credentials import SECRET, secret_digest
 from scheduling.machines.facts import COLUMNS, Facts, read_facts, wrong_facts
 from scheduling.machines.machines import DRAINING, UP, publish_capacity
@@ -165,7 +165,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
         .filter(cell=cell, hostname__in=[facts.hostname for facts in many])
         .order_by("id")
     }
-    live = contact.heard_within(
+    live = last_contact.heard_within(
         cell.id,
         # A machine without a valid secret cannot be connected, even if a late heartbeat names it.
         [machine.id for machine in known.values() if machine.state != REMOVED and machine.secret_digest],

@@ -20,7 +20,7 @@ import redis
 from borglet.messages import LogChunk, LogRequest, TaskKey
 from quota.vocabulary.errors import Rejected
 from scheduling.journal import wakeups
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.models import Machine
 
 MAX_BYTES = 2**20
@@ -61,7 +61,7 @@ def fetch(
     request = LogRequest(uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines)
     try:
         with _Listener(request.request_id, timeout_s) as listener:
-            holder = contact.holder_of(machine.cell_id, machine.id)
+            holder = last_contact.holder_of(machine.cell_id, machine.id)
             asked = msgspec.json.encode(RoutedLogRequest(machine.id, request))
             if holder is None or not wakeups.client().publish(channel(holder), asked):
                 raise LogUnavailable(

@@ -25,13 +25,13 @@ from quota.vocabulary.resources import NAMES, QuantityError, as_mapping, parse_v
 from scheduling.allocs import kept_allocs
 from scheduling.brakes import confirmation
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import query
-from scheduling.machines import contact, credentials
+from scheduling.machines import credentials, last_contact
 from scheduling.machines.credentials import locked_machine, must_be_there
 from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts, wrong_facts
 from scheduling.models import Cell, Departure, Drain, Machine, Task
@@ -254,7 +254,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         Drain.objects.filter(machine=row).delete()
         entry.append(events.MachineRemoved(machine_id=row.id, reason=reason), caused_by=cause)
         publish_capacity(entry)
-    contact.forget(machine.cell_id, [machine.id])
+    last_contact.forget(machine.cell_id, [machine.id])
 
 
 # -- quarantine

@@ -24,12 +24,12 @@ import redis
 import structlog
 
 from quota.vocabulary.permissions import system
-from scheduling.machines import contact
-from scheduling.machines.contact import SHARD_TTL_S, Contacts
+from scheduling.machines import last_contact
+from scheduling.machines.last_contact import SHARD_TTL_S, Contacts
 from scheduling.machines.machines import DRAINING, UP, machines_down
-from scheduling.machines.pace import poll_interval
+from scheduling.machines.poll_times import poll_interval
 from scheduling.models import Machine
-from scheduling.policy.brakes import ALWAYS_BELIEVED
+from scheduling.policy.brake_rules import ALWAYS_BELIEVED
 from scheduling.policy.cell_settings import CellSettings
 
 log = structlog.get_logger(__name__)
@@ -88,8 +88,8 @@ class Silence:
         live = Machine.objects.filter(cell_id=cell_id, state__in=[UP, DRAINING])
         ids = list(live.order_by().values_list("id", flat=True))
         try:
-            contacts = contact.read(cell_id)
-            silent = self.judge(contacts, ids, settings, holders=lambda: contact.holders(cell_id))
+            contacts = last_contact.read(cell_id)
+            silent = self.judge(contacts, ids, settings, holders=lambda: last_contact.holders(cell_id))
         except redis.RedisError as error:
             if self._swept:
                 log.warning(
@@ -133,9 +133,9 @@ class Silence:
         self._since = {machine: self._since.get(machine, now) for machine in ids}
         polled_s = poll_interval(len(self._since), settings.poll_interval_s) * _JITTER
         late_s = max(0.0, settings.down_after_s - polled_s)
-        late = contact.silent_machines(contacts, self._since, after_s=late_s)
+        late = last_contact.silent_machines(contacts, self._since, after_s=late_s)
         self.late = len(late)
-        silent = contact.silent_machines(contacts, self._since, after_s=settings.down_after_s)
+        silent = last_contact.silent_machines(contacts, self._since, after_s=settings.down_after_s)
         if not silent:
             self._suspected = {}
             return []

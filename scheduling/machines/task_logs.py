@@ -5,7 +5,7 @@ from __future__ import annotations
 from borglet.messages import LogChunk, TaskKey
 from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal
-from scheduling.access.tenancy import require_tenant
+from scheduling.access.tenant_permission import require_tenant
 from scheduling.machines import log_requests
 from scheduling.models import Event, Job, Machine, Task
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from quota.vocabulary.permissions import Principal
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import brakes
-from scheduling.core.placing.rechecks import split_broken
+from scheduling.core.placing.partial_plan import split_broken
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import preemptions, victims_of
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import JobState
+from scheduling.core.vocabulary.task_events import preemptions, victims_of
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Job, Task
@@ -125,7 +125,7 @@ def _recheck(
     `unfreed`: ids of machines on which tasks stay, because the commit rejected the assignment that would preempt them.
     Other assignments to these machines are rejected too, except into allocs, because there may be too little capacity.
     The function adds further such machines to `unfreed`. `braked`: a brake stops preemption now
-    (`scheduling.policy.brakes`), so assignments that preempt tasks are not valid.
+    (`scheduling.policy.brake_rules`), so assignments that preempt tasks are not valid.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}

@@ -33,8 +33,8 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.explaining.forecast import Ends
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.placing.news import may_let_place
 from scheduling.core.placing.pass_cache import PassCache
+from scheduling.core.placing.waking_events import may_let_place
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
@@ -50,7 +50,7 @@ from scheduling.master.schedulers import DEFAULT, Scheduler
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
-from scheduling.tasks import verdicts
+from scheduling.tasks import pending_verdicts
 from scheduling.usage.cell_view import ViewPublisher
 
 log = structlog.get_logger(__name__)
@@ -114,7 +114,7 @@ class Master:
     _silence: silence.Silence = field(default_factory=silence.Silence)
     _explainer: Explainer = field(default_factory=Explainer)
     _memory: PassCache = field(default_factory=PassCache)
-    _book: verdicts.VerdictCache = field(default_factory=verdicts.VerdictCache)
+    _book: pending_verdicts.VerdictCache = field(default_factory=pending_verdicts.VerdictCache)
     _own: dict[int, list[journal.JournalRecord]] = field(default_factory=dict)  # committed here, not yet applied
     _reclaimer: Reclaimer | None = None
     _view: ViewPublisher | None = None
@@ -306,7 +306,7 @@ class Master:
             if epoch is None:
                 return False
             # Another master has written to these rows and to Redis meanwhile.
-            self._view, self._book = None, verdicts.VerdictCache()
+            self._view, self._book = None, pending_verdicts.VerdictCache()
             self._placeable, self._fruitless = True, 0
             standbys.forget(self.cell_id, scheduler=name, holder=holder)
             log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
@@ -463,7 +463,7 @@ class Master:
         self._own = outcome.records
         last = state.tasks.jobs.get(plan.assignments[-1].job_id) if plan.assignments else None
         self._left_over = last.priority if last is not None and (plan.stats.cut or self._updating) else None
-        verdicts.store(self.cell_id, plan, book=self._book, now=time.monotonic())
+        pending_verdicts.store(self.cell_id, plan, book=self._book, now=time.monotonic())
         pass_log.record(self.cell_id, self._name, self.scheduler.name, one)
         log.info("pass", cell_id=self.cell_id, scheduler=self.scheduler.name, **msgspec.structs.asdict(one))
         self._fruitless = self._fruitless + 1 if outcome.refused and not outcome.applied else 0

@@ -21,7 +21,7 @@ from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.master import queue_health, schedulers, standbys
 from scheduling.master.utilisation import figures_of
 from scheduling.models import Brake, Cell, Job, Machine, NoticeCount
-from scheduling.policy.brakes import BrakeKind, BrakeState
+from scheduling.policy.brake_rules import BrakeKind, BrakeState
 
 log = structlog.get_logger(__name__)
 
@@ -152,7 +152,7 @@ def _standbys() -> GaugeMetricFamily:
 
 def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
     """Yield metrics of the brakes that wait for a decision of an SRE. A brake limits how many tasks a cell stops or
-    moves by itself (`scheduling.policy.brakes`).
+    moves by itself (`scheduling.policy.brake_rules`).
     """
     labels = ["cell", "brake"]
     held = GaugeMetricFamily(

@@ -28,14 +28,14 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.reclamation.cycle import EVERY_S, ReservationChanges, changes_due, prod_by_priority, shortages
 from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory
 from scheduling.core.reclamation.pacing import ReservationPace
-from scheduling.core.vocabulary.presets import PRESETS
+from scheduling.core.vocabulary.reclamation_presets import PRESETS
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.master import metrics, utilisation
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import transitions
 from scheduling.tasks.reservations import reservations_set
-from scheduling.usage import live
+from scheduling.usage import live_usage
 
 log = structlog.get_logger(__name__)
 
@@ -108,7 +108,7 @@ class Reclaimer:
         samples; then reservations do not change.
         """
         try:
-            read = live.read_cell(self.cell_id)
+            read = live_usage.read_cell(self.cell_id)
         except redis.RedisError as error:
             if not self._away:
                 log.warning("the usage is unknown, reservations stay unchanged", cell_id=self.cell_id, error=str(error))

@@ -10,7 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from quota.models.fields import DnsLabelField
-from scheduling.policy.brakes import BrakeKind, BrakeState
+from scheduling.policy.brake_rules import BrakeKind, BrakeState
 
 
 class OperatedCells(models.Manager["Cell"]):
@@ -111,7 +111,7 @@ class Standby(models.Model):
 
 
 class Brake(models.Model):
-    """A limit on how many tasks of a cell may be stopped or moved in a short time (`scheduling.policy.brakes`).
+    """A limit on how many tasks of a cell may be stopped or moved in a short time (`scheduling.policy.brake_rules`).
 
     `level`: the tokens in the brake's token bucket at the time `at`. `wanted`: how many tasks the brake kept from being
     stopped when it was last checked. `pulled_at`: when the brake last kept tasks from being stopped. Times are by the

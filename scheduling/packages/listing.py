@@ -11,7 +11,7 @@ from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, Scope, may
 from scheduling.models import Cell, Package, PackageTag
-from scheduling.packages.users import in_use
+from scheduling.packages.jobs_using_packages import in_use
 from scheduling.spec import package_names
 
 

@@ -22,13 +22,13 @@ from quota import records
 from quota.models import Tenant
 from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
-from scheduling.access.tenancy import require_tenant
+from scheduling.access.tenant_permission import require_tenant
 from scheduling.journal.sql import execute
 from scheduling.models import Cell, Package, PackageTag
+from scheduling.packages.jobs_using_packages import in_use
 from scheduling.packages.store import ArchiveStore
 from scheduling.packages.store import store as the_store
 from scheduling.packages.uploads import Draft, Readable
-from scheduling.packages.users import in_use
 from scheduling.policy import cell_settings
 from scheduling.spec import package_names
 from scheduling.storage.files import StoreAway

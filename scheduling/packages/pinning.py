@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from quota.models import Tenant
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
-from scheduling.access.tenancy import require_tenant
+from scheduling.access.tenant_permission import require_tenant
 from scheduling.journal.sql import query
 from scheduling.models import Cell
 from scheduling.spec import job_spec as spec
 from scheduling.spec import package_pins, parser
+from scheduling.spec.field_errors import rejection
 from scheduling.spec.package_names import Reference
-from scheduling.spec.problems import rejection
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from django.utils import timezone
 from quota import records
 from quota.vocabulary.permissions import system
 from scheduling.models import Cell, Package, PackageTag
+from scheduling.packages.jobs_using_packages import in_use
 from scheduling.packages.packages import lock_store
 from scheduling.packages.store import store
 from scheduling.packages.uploads import sweep_drafts
-from scheduling.packages.users import in_use
 from scheduling.policy import cell_settings
 
 # An archive without a row is deleted after this time, because its upload may not be finished.

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from borglet.packages.archives.limits import ArchiveRefused
 from quota.vocabulary.errors import Rejected, invalid
-from scheduling.packages import archive
+from scheduling.packages import archive_check
 from scheduling.packages.store import ArchiveStore
 from scheduling.storage.files import CHUNK_BYTES
 
@@ -88,7 +88,7 @@ class Draft:
             )
             raise invalid("digest", detail, "digest-mismatch")
         try:
-            self.format = archive.check(self._path, format)
+            self.format = archive_check.check(self._path, format)
         except ArchiveRefused as error:
             raise invalid("archive", str(error), "invalid-package") from error
 

@@ -9,7 +9,7 @@ import msgspec
 
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.months import LEAST_METERED_DAYS
-from scheduling.core.vocabulary.presets import PRESETS
+from scheduling.core.vocabulary.reclamation_presets import PRESETS
 
 _CHOICES = {
     "scorer": ("hybrid", "best-fit", "e-pvm"),

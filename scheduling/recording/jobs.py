@@ -17,7 +17,7 @@ from quota.models import Tenant
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.resources import NAMES, PORTS, Vector
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Floats, Ints
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Group, split_task_id, task_id
 from scheduling.jobs.updates import spec_columns
 from scheduling.journal.row_events import job_submitted_event

@@ -13,10 +13,10 @@ import numpy as np
 from borglet.messages import TaskKey, UsageWindow
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.resources import CPU, DISK, RAM, SIZE, ZERO
-from scheduling.cells.capacity import VECTORS
+from scheduling.cells.capacity_samples import VECTORS
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.history.checkpoints import file
 from scheduling.history.checkpoints.file import Header
 from scheduling.history.checkpoints.recorded import RecordedState

@@ -19,7 +19,7 @@ from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.garbage import collection_paused
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.journal import copy_rows, partitions
@@ -34,7 +34,7 @@ from scheduling.recording.moments import HOUR_S, Usage
 from scheduling.recording.tasks import COLUMNS, RecordedTasks
 from scheduling.simulator.simulation import Settings, Simulation
 from scheduling.simulator.workload import MachineChange, Workload
-from scheduling.tasks import verdicts
+from scheduling.tasks import pending_verdicts
 
 # Reclamation looks rarely, because one look at a large cell takes as long as a hundred events.
 _LOOK_EVERY_S = 300.0
@@ -187,7 +187,7 @@ class Play:
             rng=np.random.default_rng(self.seed),
             explainer=Explainer(ExplainBudget(classes=_EXPLAINED_CLASSES)),
         )
-        verdicts.store(self.cell.id, plan, most=len(self.jobs.rows))
+        pending_verdicts.store(self.cell.id, plan, most=len(self.jobs.rows))
 
 
 def new_ids(model: type[Cell] | type[Machine] | type[Job], number: int) -> Ints:

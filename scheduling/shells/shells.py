@@ -23,7 +23,7 @@ from django.utils import timezone
 from borglet.messages import Phase, ShellClaims, ShellGrant, TaskKey
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, may, system
-from scheduling.access.tenancy import require_tenant
+from scheduling.access.tenant_permission import require_tenant
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import TaskState
 from scheduling.identity import authority

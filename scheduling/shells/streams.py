@@ -32,7 +32,7 @@ from borglet.messages import (
 from quota.vocabulary.errors import Rejected
 from scheduling.journal import wakeups
 from scheduling.journal.sql import in_thread
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.shells.shells import shell_connected, shell_grant
 from serving import redis_clients
 
@@ -73,7 +73,7 @@ def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> Non
     machine is not connected or Redis cannot be reached.
     """
     try:
-        holder = contact.holder_of(cell_id, machine_id)
+        holder = last_contact.holder_of(cell_id, machine_id)
         asked = msgspec.json.encode(ShellRequest(machine_id, session.hex))
         if holder is None or not wakeups.client().publish(channel(holder), asked):
             raise ShellUnavailable(

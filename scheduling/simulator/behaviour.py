@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quota.vocabulary.resources import CPU, DISK, RAM
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Floats, Ints
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints
 from scheduling.simulator.workload import Ending, MachineChange
 
 DAY_S = 86_400.0

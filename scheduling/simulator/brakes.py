@@ -1,5 +1,5 @@
 """The brakes of a simulated cell: limits on how many tasks the cell evicts or stops. They decide as in production
-(`scheduling.policy.brakes`), except that no SRE releases them.
+(`scheduling.policy.brake_rules`), except that no SRE releases them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scheduling.core.vocabulary import events
-from scheduling.policy import brakes
-from scheduling.policy.brakes import BrakeKind, BrakeState, Bucket, Extent, StopsBrake
+from scheduling.policy import brake_rules
+from scheduling.policy.brake_rules import BrakeKind, BrakeState, Bucket, Extent, StopsBrake
 from scheduling.policy.cell_settings import CellSettings
 
 Append = Callable[[events.Event], None]
@@ -38,21 +38,21 @@ class SimulatedBrakes:
         on lost machines. `append`: adds an event to the journal.
         """
         if self.lost is BrakeState.OPEN and not waiting:
-            return brakes.lost_allowance(self.lost, 0.0, settings, most=AT_ONCE)
-        if self.lost is BrakeState.OPEN or not brakes.few(extent, settings):
+            return brake_rules.lost_allowance(self.lost, 0.0, settings, most=AT_ONCE)
+        if self.lost is BrakeState.OPEN or not brake_rules.few(extent, settings):
             self.calm_since = None
         elif self.calm_since is None:
             self.calm_since = now
         calm_s = now - self.calm_since if self.calm_since is not None else 0.0
-        state = brakes.lost_state(extent, settings, self.lost, calm_s=calm_s, held_s=now - self.since)
+        state = brake_rules.lost_state(extent, settings, self.lost, calm_s=calm_s, held_s=now - self.since)
         if state is not self.lost:
             if self.lost is BrakeState.OPEN:
                 self.bucket = Bucket(0.0, now)
             self.lost, self.since = state, now
             append(events.BrakeSet(brake=BrakeKind.LOST.value, state=state.value, wanted=waiting))
         if state is not BrakeState.OPEN:
-            self.bucket = brakes.lost_bucket(self.bucket, now, brakes.lost_rate(extent, settings))
-        return brakes.lost_allowance(state, self.bucket.level, settings, most=AT_ONCE)
+            self.bucket = brake_rules.lost_bucket(self.bucket, now, brake_rules.lost_rate(extent, settings))
+        return brake_rules.lost_allowance(state, self.bucket.level, settings, most=AT_ONCE)
 
     def lost_spend(self, number: int) -> None:
         """Subtract evicted tasks from the number of tasks that may be evicted from lost machines."""
@@ -66,7 +66,9 @@ class SimulatedBrakes:
         if number <= 0:
             return True
         before = self.stops
-        decision = brakes.stops_decision(before, number, now=now, running=lambda: running, settings=lambda: settings)
+        decision = brake_rules.stops_decision(
+            before, number, now=now, running=lambda: running, settings=lambda: settings
+        )
         self.stops = decision.brake
         if not decision.allows:
             self.stops = StopsBrake(self.stops.state, self.stops.level, self.stops.at, now, self.stops.until)

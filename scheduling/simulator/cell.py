@@ -13,9 +13,11 @@ import numpy as np
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import DEAD, RUNNING, LiveJob
-from scheduling.core.placing.news import may_let_place
+from scheduling.core.placing.waking_events import may_let_place
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import (
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.requirement import split_task_id, task_id
+from scheduling.core.vocabulary.task_events import (
     Ending,
     Eviction,
     InnerTask,
@@ -26,8 +28,6 @@ from scheduling.core.vocabulary.changes import (
     preemptions,
     victims_of,
 )
-from scheduling.core.vocabulary.plan import Assignment
-from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.simulator.figures import FigureKeeper
 from scheduling.simulator.journal import Journal
 

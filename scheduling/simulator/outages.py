@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.vocabulary.layout import Ints
-from scheduling.policy.brakes import TOGETHER_S, Extent
+from scheduling.core.vocabulary.kernel_arrays import Ints
+from scheduling.policy.brake_rules import TOGETHER_S, Extent
 
 
 @dataclass(slots=True)

@@ -24,18 +24,18 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.pass_ import schedule_pass
+from scheduling.core.placing.partial_plan import split_broken
 from scheduling.core.placing.pass_cache import PassCache
-from scheduling.core.placing.rechecks import split_broken
 from scheduling.core.reclamation.cycle import ReservationChanges, changes_due, prod_by_priority, shortages
 from scheduling.core.reclamation.estimate import KINDS, LONGEST_S, Samples, UsageHistory
 from scheduling.core.reclamation.pacing import ReservationPace
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.policy import Policy
-from scheduling.core.vocabulary.presets import PRESETS
+from scheduling.core.vocabulary.reclamation_presets import PRESETS
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.simulator.brakes import SimulatedBrakes
 from scheduling.simulator.cell import SimulatedCell, identity_of

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Floats, Ints
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints
 
 
 class Arrivals(Protocol):

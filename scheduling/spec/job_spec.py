@@ -26,7 +26,7 @@ from scheduling.spec.task_spec import SpecChange, TaskSpec, fields_set
 from scheduling.spec.task_spec import change as task_change
 
 KINDS = {"Job": "job", "AllocSet": "alloc-set"}
-# Values of `api`, which limits what tasks may do with the REST API (`scheduling.identity.tokens`), lowest first.
+# Values of `api`, which limits what tasks may do with the REST API (`scheduling.identity.task_tokens`), lowest first.
 API_LEVELS = ("none", "read", "submit")
 LATENCY_SENSITIVE, BATCH = "latency-sensitive", "batch"
 MAX_LEAVE_S = 600.0

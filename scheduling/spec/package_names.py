@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 LATEST = "latest"
-FORMATS = ("tar", "tar+gzip", "oci")  # as `borglet.packages.archives.archive` reads them
+FORMATS = ("tar", "tar+gzip", "oci")  # as `borglet.packages.archives.unpacking` reads them
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?")
 _TAG = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,62}")

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from scheduling.spec import package_names
+from scheduling.spec.field_errors import rejection
 from scheduling.spec.job_spec import JobSpecification
 from scheduling.spec.package_names import Reference
-from scheduling.spec.problems import rejection
 from scheduling.spec.task_spec import TaskSpec
 
 

@@ -16,6 +16,7 @@ import msgspec
 from quota.vocabulary.bands import DEFAULT_BANDS, FREE_PRIORITY, MAX_PRIORITY, Band, band_of
 from quota.vocabulary.errors import invalid
 from scheduling.core.vocabulary.requirement import MAX_TASKS
+from scheduling.spec.field_errors import Problems, convert, rejection
 from scheduling.spec.job_spec import (
     API_LEVELS,
     BATCH,
@@ -27,7 +28,6 @@ from scheduling.spec.job_spec import (
 )
 from scheduling.spec.merge_patch import merged, patch_to
 from scheduling.spec.nesting import TOO_DEEP, too_deep
-from scheduling.spec.problems import Problems, convert, rejection
 from scheduling.spec.schema import API_VERSION, SERVICE_LABEL, JobFields, JobFile, Names
 from scheduling.spec.task_spec import TaskRole, TaskSpec, read_task
 

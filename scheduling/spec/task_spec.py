@@ -18,8 +18,8 @@ from borglet import variables
 from borglet.messages import HealthCheck, Slack
 from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
+from scheduling.spec.field_errors import Problems, convert
 from scheduling.spec.masking import MASK
-from scheduling.spec.problems import Problems, convert
 from scheduling.spec.schema import HealthFile, Restart, TaskFields, TaskFile
 
 # The default limit of a task. It is enough for a small server in any language.

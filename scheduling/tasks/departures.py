@@ -12,7 +12,7 @@ from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import execute, query
-from scheduling.tasks.changes import TaskBefore, as_json
+from scheduling.tasks.change_sql import TaskBefore, as_json
 from scheduling.tasks.counters import notices_given
 
 

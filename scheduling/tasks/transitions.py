@@ -13,7 +13,9 @@ from operator import itemgetter
 from borglet.messages import Phase
 from scheduling.allocs import alloc_sets, kept_allocs
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import (
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.requirement import Requirement, split_task_id, task_id
+from scheduling.core.vocabulary.task_events import (
     Ending,
     Eviction,
     ended_event,
@@ -21,12 +23,10 @@ from scheduling.core.vocabulary.changes import (
     evictions_inside,
     placed_event,
 )
-from scheduling.core.vocabulary.plan import Assignment
-from scheduling.core.vocabulary.requirement import Requirement, split_task_id, task_id
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import execute, query, rows_by_key
-from scheduling.tasks.changes import TaskBefore, as_json, change_tasks
+from scheduling.tasks.change_sql import TaskBefore, as_json, change_tasks
 from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
 

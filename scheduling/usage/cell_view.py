@@ -19,7 +19,7 @@ import numpy as np
 import redis
 
 from scheduling.core.cell.attributes import Attributes
-from scheduling.core.vocabulary.layout import Bools, Ints
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints
 from scheduling.journal import wakeups
 
 if TYPE_CHECKING:  # the import costs a process 45 MB of memory

@@ -40,7 +40,7 @@ import django
 django.setup()
 from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.store import store
-from scheduling.history.infrastore.derived import derive
+from scheduling.history.infrastore.derived_tables import derive
 derive(store(), Archiver(store()))
 """
 EVENTS = """

@@ -4,7 +4,7 @@
     synthetic(100_000, …)   machines and jobs that are drawn at random from those of the real cell
 
 Source: Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0). Attributes and
-constraints are drawn at random: see `scheduling.simulator.experiments.packing.fifth`.
+constraints are drawn at random: see `scheduling.simulator.experiments.packing.fifth_of_cell_2011`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 from quota.vocabulary.resources import Vector
 from scheduling.core.cell.state import CellState
-from scheduling.simulator.experiments.packing import fifth
+from scheduling.simulator.experiments.packing import fifth_of_cell_2011
 from scheduling.simulator.experiments.packing.cell_work import CellWork
-from scheduling.simulator.experiments.packing.fifth import SEED, TraceJob
+from scheduling.simulator.experiments.packing.fifth_of_cell_2011 import SEED, TraceJob
 from tests.bench import google2011 as trace
 
 # By how much the sizes of copied jobs differ at most from the original: few jobs request round numbers (§5.4).
@@ -48,7 +48,7 @@ def google2011(clones: int = 5, *, constraints: bool = True, seed: int = SEED) -
     Each copy has the same machines, attributes and constraints, and new jobs. `seed` determines the random attributes
     and constraints.
     """
-    return _workload(fifth.fifth(trace.folder(), clones, constraints=constraints, seed=seed))
+    return _workload(fifth_of_cell_2011.fifth(trace.folder(), clones, constraints=constraints, seed=seed))
 
 
 def synthetic(machines: int, tasks: int, *, seed: int = SEED) -> Workload:
@@ -59,10 +59,13 @@ def synthetic(machines: int, tasks: int, *, seed: int = SEED) -> Workload:
     requests.
     """
     rng = np.random.default_rng(seed)
-    real = fifth.trace_machines(trace.folder())
-    fleet = fifth.equipped([real[number] for number in rng.integers(len(real), size=machines)], rng)
-    jobs = ((job, fifth.demand(rng, fleet), number, f"j{number}") for number, job in enumerate(_drawn(tasks, rng)))
-    return _workload(fifth.assembled(fleet, jobs))
+    real = fifth_of_cell_2011.trace_machines(trace.folder())
+    fleet = fifth_of_cell_2011.equipped([real[number] for number in rng.integers(len(real), size=machines)], rng)
+    jobs = (
+        (job, fifth_of_cell_2011.demand(rng, fleet), number, f"j{number}")
+        for number, job in enumerate(_drawn(tasks, rng))
+    )
+    return _workload(fifth_of_cell_2011.assembled(fleet, jobs))
 
 
 def _workload(work: CellWork) -> Workload:
@@ -71,7 +74,7 @@ def _workload(work: CellWork) -> Workload:
 
 @cache
 def _real_jobs() -> tuple[TraceJob, ...]:
-    return tuple(fifth.trace_jobs(trace.folder()))
+    return tuple(fifth_of_cell_2011.trace_jobs(trace.folder()))
 
 
 def _drawn(tasks: int, rng: np.random.Generator) -> Iterator[TraceJob]:

@@ -98,7 +98,7 @@ def _restore(where: Installation, cell_id: int) -> dict[str, Any]:
 def _validate(where: Installation, cell_id: int) -> dict[str, Any]:
     from scheduling.history.checkpoints.rows import load_recorded
     from scheduling.history.checkpoints.saving import checkpoint_write
-    from scheduling.history.checkpoints.states import replay
+    from scheduling.history.checkpoints.state_at_moment import replay
     from scheduling.master.invariants import validate
 
     checkpoint_write(cell_id)
@@ -106,8 +106,8 @@ def _validate(where: Installation, cell_id: int) -> dict[str, Any]:
 
 
 def _replay(where: Installation, cell_id: int) -> dict[str, Any]:
+    from scheduling.history.checkpoints.event_batches import follow, news_between
     from scheduling.history.checkpoints.recorded import RecordedState
-    from scheduling.history.checkpoints.replaying import follow, news_between
     from scheduling.models import Cell, Event
 
     cell = Cell.objects.get(pk=cell_id)

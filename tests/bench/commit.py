@@ -296,7 +296,7 @@ class Bench:
         `only`: filters for `Task`; tasks that do not match continue.
         """
         from quota.vocabulary.permissions import system
-        from scheduling.core.vocabulary.changes import Ending
+        from scheduling.core.vocabulary.task_events import Ending
         from scheduling.journal import journal
         from scheduling.models import Task
         from scheduling.tasks import transitions

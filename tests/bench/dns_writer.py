@@ -115,13 +115,13 @@ class Writer:
         assert not refused, refused
 
     def _evict(self, ids: Sequence[int]) -> Callable[[int], tuple[str, str]]:
-        from scheduling.core.vocabulary import changes
+        from scheduling.core.vocabulary import task_events
         from scheduling.journal import journal
         from scheduling.link.shard.writer import ME
         from scheduling.tasks import transitions
 
         with journal.write(self.cell_id, ME) as entry:
-            evictions = [changes.Eviction(one, self.incarnations[one], "preemption") for one in ids]
+            evictions = [task_events.Eviction(one, self.incarnations[one], "preemption") for one in ids]
             assert len(transitions.tasks_evict(entry, evictions)) == len(ids)
         return lambda _: ("A", "")
 

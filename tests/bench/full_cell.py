@@ -131,7 +131,7 @@ def fill_journal(bench: Bench, wanted: int, *, restarts: int = 0) -> int:
     from quota.vocabulary.permissions import system
     from scheduling.journal import journal
     from scheduling.models import Event, Task
-    from scheduling.tasks.observations import Observation, tasks_observe
+    from scheduling.tasks.reported_states import Observation, tasks_observe
 
     rows = list(Task.objects.filter(state="running").order_by("id").values_list("id", "incarnation"))
     while True:
@@ -158,7 +158,7 @@ def create_users(where: Installation) -> None:
     from django.test import Client
 
     from quota.models import Membership, Tenant
-    from quota.tenancy.access import token_issue
+    from quota.tenancy.tokens import token_issue
     from quota.vocabulary.permissions import system
 
     made = []

@@ -126,7 +126,7 @@ class _Cell:
         from scheduling.core.vocabulary.states import Observation
         from scheduling.journal import journal
         from scheduling.models import Task
-        from scheduling.tasks import observations, transitions
+        from scheduling.tasks import reported_states, transitions
 
         tasks = list(Task.objects.filter(cell=self.cell).order_by("id"))
         with journal.write(self.cell.id, system("bench")) as entry:
@@ -135,7 +135,7 @@ class _Cell:
                 for n, task in enumerate(tasks)
             ]
             transitions.tasks_place(entry, placed)
-            observations.tasks_observe(entry, [Observation(task.id, 1, "up", "unknown", True) for task in tasks])
+            reported_states.tasks_observe(entry, [Observation(task.id, 1, "up", "unknown", True) for task in tasks])
 
     async def measure(self, hours: float) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -236,12 +236,12 @@ class _Cell:
         """Store the usage of all tasks in Redis in the shards' format, and add to the sums of `reserved` and
         `short`."""
         from scheduling.journal import wakeups
-        from scheduling.usage import live
+        from scheduling.usage import live_usage
 
         tasks = self.state.tasks
         limit = np.array(LIMIT[:3])
         used = (self.usage.step() * limit).astype(np.int64)
-        sample = np.zeros(len(self.slots), dtype=live.SAMPLE)
+        sample = np.zeros(len(self.slots), dtype=live_usage.SAMPLE)
         sample["task_id"], sample["incarnation"] = tasks.id[self.slots], 1
         sample["cpu_milli"], sample["ram_bytes"], sample["disk_bytes"] = used.T
         sample["processes"] = 1

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from borglet.fleet import join_fleet
-from borglet.machines import uniform_fleet
+from borglet.machine_specs import uniform_fleet
 from tests.bench import link_cell
 from tests.bench.databases import databases
 from tests.bench.link_cell import FleetProgram, Program, until

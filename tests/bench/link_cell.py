@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from borglet.machines import CSV_COLUMNS, MachineSpec
+from borglet.machine_specs import CSV_COLUMNS, MachineSpec
 
 _SECRET = "of-the-bench-" + "x" * 50
 _END_S = 30.0

@@ -26,10 +26,10 @@ from typing import Any
 
 import uvloop
 
-from borglet import loglines
+from borglet import json_logging
 from borglet.agent import Agent
 from borglet.fleet import Fleet, load_secrets
-from borglet.machines import read_fleet
+from borglet.machine_specs import read_fleet
 from borglet.messages import Poll
 
 
@@ -129,7 +129,7 @@ async def _serve(machines: Machines) -> None:
 
 
 def main() -> None:
-    loglines.configure("warning")
+    json_logging.configure("warning")
     uvloop.run(_serve(Machines(Path(sys.argv[1]), sys.argv[2])))
 
 

@@ -181,7 +181,7 @@ class _Admissions(Bench):
         from django.contrib.auth import get_user_model
 
         from quota.models import Membership, Tenant
-        from quota.tenancy.access import token_issue
+        from quota.tenancy.tokens import token_issue
         from quota.vocabulary.permissions import system
 
         user, _ = get_user_model().objects.get_or_create(username=f"of-{tenant}")

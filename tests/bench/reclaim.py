@@ -37,7 +37,7 @@ from scheduling.core.reclamation.pacing import ReservationPace
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
-from scheduling.core.vocabulary.presets import AGGRESSIVE, BASELINE, MEDIUM, Preset
+from scheduling.core.vocabulary.reclamation_presets import AGGRESSIVE, BASELINE, MEDIUM, Preset
 from scheduling.core.vocabulary.requirement import split_task_id
 from tests.bench import cells
 from tests.bench.wanted import wanted

@@ -94,12 +94,12 @@ class _Cell:
         """Choose a random usage for each task, 20 % to 50 % of its limit, in the format that link shards store per
         machine.
         """
-        from scheduling.usage import live
+        from scheduling.usage import live_usage
 
         tasks = self.state.tasks
         slots = np.flatnonzero(tasks.machine >= 0)
         slots = slots[np.argsort(tasks.machine[slots], kind="stable")]
-        self.sample = np.zeros(len(slots), dtype=live.SAMPLE)
+        self.sample = np.zeros(len(slots), dtype=live_usage.SAMPLE)
         self.sample["task_id"], self.sample["incarnation"] = tasks.id[slots], tasks.incarnation[slots]
         self.share = self.rng.uniform(0.2, 0.5, len(slots))
         self.sample["processes"] = 1

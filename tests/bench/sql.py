@@ -25,7 +25,7 @@ from typing import Any
 
 import django
 
-from scheduling.history.infrastore import grammar, ready
+from scheduling.history.infrastore import grammar, ready_queries
 from scheduling.history.infrastore.process import engine
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits, TableSource
 from scheduling.history.infrastore.pruning import columns_of
@@ -56,7 +56,7 @@ def measure() -> Iterator[dict[str, Any]]:
 def _case(case: str, since: dt.datetime, users: tuple[str, ...] | None) -> dict[str, Any]:
     times: dict[str, float] = {}
     used: dict[str, float] = {}
-    for query in ready.queries():
+    for query in ready_queries.queries():
         begin, before = time.perf_counter(), _cpu_s()
         _run(query.sql, since, users)
         times[query.name], used[query.name] = _since(begin), round(_cpu_s() - before, 2)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from borglet.messages import PackageSources, PeerAddress
-from borglet.packages.choosing import BUSY, THE_STORE, AskForSources, Choosing, FetchPatience, GiveUp, Pause, Try
 from borglet.packages.peers import PeerSettings
+from borglet.packages.source_choice import BUSY, THE_STORE, AskForSources, Choosing, FetchPatience, GiveUp, Pause, Try
 from scheduling.link.packages.tracker import Peer, Tracker
 
 DIGEST: Final = "sha256:" + "a" * 64

@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from playwright.sync_api import Page, expect
 
 from quota.models import Capability
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Machine, ShellSession
 from tests.browser.conftest import SHOTS, sign_in
@@ -35,7 +35,7 @@ def running(world, tmp_path: Path) -> Iterator[None]:
         borglet.start(join_token_issue(principal=rows.ME, cell=world.cell))
         machine = until(lambda: Machine.objects.filter(session__gt=0).first(), seconds=20, what="connected")
         until(lambda: task(world.job).up, seconds=20, what="up")
-        until(lambda: contact.holder_of(world.cell.id, machine.id), what="holder known")
+        until(lambda: last_contact.holder_of(world.cell.id, machine.id), what="holder known")
         yield
 
 

@@ -17,18 +17,18 @@ from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
 from scheduling.brakes.brakes import stops_pass
 from scheduling.cells.cells import cell_set
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import Observation
-from scheduling.jobs import jobs, updates
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.machines.evacuation import tasks_drain
 from scheduling.machines.machines import machines_drain
 from scheduling.master import lease, pass_log
 from scheduling.master.snapshot import load_state
 from scheduling.models import Task
-from scheduling.tasks import observations, transitions, verdicts
+from scheduling.tasks import pending_verdicts, reported_states, transitions
 from scheduling.usage import usage_windows
 from scheduling.usage.cell_view import ViewPublisher
 from tests.browser.conftest import LOOKS, SHOTS, faults_of, sign_in
@@ -90,7 +90,7 @@ def furnished(world):
     portal_world.report(world.job, 1, phase="installing", up=False)
     wanted = updates.spec_of(world.job).to_json()
     wanted["task"]["command"] = ["sleep", "1000"]
-    read = jobs.spec_for(principal=system("test"), cell=world.cell, file=wanted, tenant="ubar")
+    read = submit_and_kill.spec_for(principal=system("test"), cell=world.cell, file=wanted, tenant="ubar")
     updates.job_update(principal=system("test"), job=world.job, job_spec=read)
     steady = rows.a_job(world.cell, world.tenant, "steady", tasks=5, limit=(13_000, 2**36, 2**34, 0, 0, 1))
     for index in range(4):
@@ -101,14 +101,14 @@ def furnished(world):
         world.cell, rows.a_tenant("other"), "first", tasks=7, limit=(99_000, 2**30, 2**30, 0, 0, 1), priority=300
     )
     _crash(world)
-    verdicts.store(world.cell.id, SimulatedCell(world.cell).decide())
+    pending_verdicts.store(world.cell.id, SimulatedCell(world.cell).decide())
     spare = rows.a_job(world.cell, world.tenant, "spare", tasks=1, priority=110)
     portal_world.place(spare, 0, world.machine)
     _preempt(spare, steady, world.machine)
     with journal.write(world.cell.id, rows.ME) as entry:
         drained = entry.append(events.MachineState(machine_id=1, state="draining", reason="new disk"))
         transitions.tasks_evict(
-            entry, [changes.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)]
+            entry, [task_events.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)]
         )
     _drain(world)
     _notices()
@@ -150,7 +150,7 @@ def _crash(world) -> None:
         ended = {"cause": "exited", "status": 3, "signal": None}
         seen = Observation(task.id, task.incarnation, "backoff", "unknown", False, 4, ended)
         with journal.write(world.cell.id, rows.ME) as entry:
-            observations.tasks_observe(entry, [seen])
+            reported_states.tasks_observe(entry, [seen])
     window = a_window(TaskKey(job.uid.hex, 1, 1), limit_cpu_milli=100, cpu_milli=40)
     usage_windows.store([usage_windows.TaskWindow(world.cell.id, world.machine.id, task.id, window)])
 
@@ -209,7 +209,7 @@ def _preempt(victim, winner, machine) -> None:
     """Evict task 0 of `victim`, and place task 4 of `winner` on the machine as its preemptor."""
     loser = task_id(victim.id, 0)
     with journal.write(victim.cell_id, rows.ME) as entry:
-        evicted = changes.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
+        evicted = task_events.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
         transitions.tasks_evict(entry, [evicted])
         placed = Assignment(
             winner.id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from scheduling.jobs import jobs, updates
+from scheduling.jobs import submit_and_kill, updates
 from tests.browser.conftest import sign_in
 from tests.integration import portal_world, rows
 
@@ -146,7 +146,7 @@ def test_actions_follow_an_update_and_forms_stay_open(page, world) -> None:
     page.locator("summary", has_text="Kill the job").click()
     page.get_by_label("Reason").fill("half a sentence")
     wanted = updates.spec_of(world.job).to_json() | {"tasks": 4}
-    read = jobs.spec_for(principal=rows.ME, cell=world.cell, file=wanted, tenant="ubar")
+    read = submit_and_kill.spec_for(principal=rows.ME, cell=world.cell, file=wanted, tenant="ubar")
     updates.job_update(principal=rows.ME, job=world.job, job_spec=read)
     expect(page.get_by_text("Undo the last change")).to_be_visible()
     expect(page.get_by_label("Reason")).to_have_value("half a sentence")

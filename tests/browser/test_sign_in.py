@@ -7,7 +7,7 @@ from allauth.mfa.models import Authenticator
 from django.contrib.auth import get_user_model
 from playwright.sync_api import Page, expect
 
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import system
 from tests.browser.conftest import LOOKS, SHOTS, sign_in
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 from django.core.management import get_commands
 
-from borglet.runtimes.base import launch
+from borglet.runtimes.base import task_command
 from portal.cli.main import app
 from portal.settings import checks
 from portal.settings.environment import SETTINGS
@@ -51,7 +51,7 @@ def runbook() -> str:
 def test_every_setting_that_a_document_names_exists() -> None:
     options = re.findall(r'option\(\s*(?:\w+,\s*)?"--([a-z-]+)"', (ROOT / "borglet" / "__main__.py").read_text())
     machines = {"BORGLET_" + option.upper().replace("-", "_") for option in options} | {"BORGLET_ATTRIBUTES"}
-    tasks = set(re.findall(r'"(BORG_[A-Z_]+)"', Path(launch.__file__).read_text())) | {"BORG_ALLOC_ENDED"}
+    tasks = set(re.findall(r'"(BORG_[A-Z_]+)"', Path(task_command.__file__).read_text())) | {"BORG_ALLOC_ENDED"}
     known = set(SETTINGS) | machines | tasks | OF_CLIENTS | OF_MAKE_UP
     mentioned = named(r"\bBORG(?:LET)?_[A-Z0-9_]*[A-Z0-9]\b")
     assert len(mentioned) > 60

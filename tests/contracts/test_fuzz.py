@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from quota.admission import capacity
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Role, Scope, system
 from tests.examples import SEARCH
 from tests.integration import rows

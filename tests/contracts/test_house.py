@@ -16,7 +16,7 @@ from portal.settings.environment import SETTINGS
 from portal.up.schema import migrations_of_later
 from quota.models.fields import DNS_LABEL
 from scheduling.core.vocabulary.reasons import ReasonCode
-from scheduling.spec.problems import DNS_LABEL as LABEL_OF_SPECS
+from scheduling.spec.field_errors import DNS_LABEL as LABEL_OF_SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 
-from scheduling.api.jobfile import schema as job_file_schema
+from scheduling.api.job_file_schema import schema as job_file_schema
 from scheduling.spec.parser import parse
 from tests.contracts.routes import Route, api_routes
 

@@ -18,7 +18,7 @@ from django.http import HttpResponse
 from django.test import Client
 from pytest_django.plugin import DjangoDbBlocker
 
-from naming.api import survey
+from naming.api import dns_server_status
 from quota import clock
 from quota.admission import capacity
 from quota.billing.ledger import budget_grant
@@ -26,12 +26,12 @@ from quota.market.orders import order_place
 from quota.models import ApprovalRule
 from quota.notifications.channels import channel_add
 from quota.pricing.price_lists import quote_make
-from quota.tenancy.access import token_issue
 from quota.tenancy.capabilities import capability_ask, capability_grant
 from quota.tenancy.invitations import invitation_send
 from quota.tenancy.service_accounts import service_account_create
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Role, Scope, system
-from scheduling.jobs import jobs
+from scheduling.jobs import submit_and_kill
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
 from tests.integration import money_rows, rows
@@ -338,7 +338,7 @@ DOORS = (
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start each test with empty rate limits, and wait only 0.05 s for a resolver, because none runs in these tests."""
     cache.clear()
-    monkeypatch.setattr(survey, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(dns_server_status, "TIMEOUT_S", 0.05)
 
 
 @dataclass(frozen=True)
@@ -420,7 +420,7 @@ def _world() -> World:
         people.bring_up(job, machine)
         rows.a_package(cell, tenant, name="tool", digest=DIGEST, tag="v1")
         larger = people.read(cell, people.a_file(tasks=4, **OF_SERVICE), tenant=tenant.name)
-        jobs.job_apply(principal=boss, cell=cell, job_spec=larger)
+        submit_and_kill.job_apply(principal=boss, cell=cell, job_spec=larger)
     invitations = {}
     for tenant in (own, other):
         boss = people.principal(f"boss-of-{tenant.name}", tenant=tenant)

@@ -16,8 +16,8 @@ from django.test import Client
 from portal.documentation.markdown import first_sentence, table
 from portal.documentation.reference import PAGES
 from portal.documentation.site import DOCUMENTS, moved
-from scheduling.api.jobfile import schema
-from scheduling.spec.field_texts import FIELD_TEXTS
+from scheduling.api.job_file_schema import schema
+from scheduling.spec.field_descriptions import FIELD_TEXTS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from quota.models import Tenant
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from tests import borgctl
 from tests.borgctl import BORGCTL

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.vocabulary import changes
+from scheduling.core.vocabulary import task_events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.tasks import observations, transitions
-from scheduling.usage import live
+from scheduling.tasks import reported_states, transitions
+from scheduling.usage import live_usage
 from tests.integration.rows import ME
 
 
@@ -31,13 +31,13 @@ def report(
 ) -> None:
     with journal.write(cell.id, ME) as entry:
         up = phase == "up" and health == "healthy"
-        seen = observations.Observation(task_id(job.id, index), incarnation, phase, health, up, address=address)
-        observations.tasks_observe(entry, [seen])
+        seen = reported_states.Observation(task_id(job.id, index), incarnation, phase, health, up, address=address)
+        reported_states.tasks_observe(entry, [seen])
 
 
 def evict(cell: Cell, job: Job, index: int) -> None:
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_evict(entry, [changes.Eviction(task_id(job.id, index), 1, "preemption")])
+        transitions.tasks_evict(entry, [task_events.Eviction(task_id(job.id, index), 1, "preemption")])
 
 
 def use(job: Job, index: int, *, cpu_milli: int, incarnation: int = 1) -> None:
@@ -45,7 +45,7 @@ def use(job: Job, index: int, *, cpu_milli: int, incarnation: int = 1) -> None:
     row = Task.objects.get(job=job, index=index)
     client = wakeups.client()
     seconds, micros = client.time()
-    rows = np.zeros(1, dtype=live.SAMPLE)
+    rows = np.zeros(1, dtype=live_usage.SAMPLE)
     rows["task_id"], rows["at"], rows["cpu_milli"] = row.id, seconds + micros / 1e6, cpu_milli
     rows["processes"], rows["incarnation"] = 1, incarnation
     client.hset(f"borg:usage:{job.cell_id}", str(row.machine_id), rows.tobytes())

@@ -13,7 +13,7 @@ from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.tasks import observations, transitions
+from scheduling.tasks import reported_states, transitions
 from tests.integration import rows
 
 PASSWORD = "correct horse battery"
@@ -63,7 +63,7 @@ def report(job: Job, index: int, *, phase: str = "up", up: bool = True) -> None:
     task = Task.objects.get(job=job, index=index)
     seen = Observation(task.id, task.incarnation, phase, "healthy" if up else "unknown", up)
     with journal.write(job.cell_id, rows.ME) as entry:
-        observations.tasks_observe(entry, [seen])
+        reported_states.tasks_observe(entry, [seen])
 
 
 _BACKEND = "django.contrib.auth.backends.ModelBackend"

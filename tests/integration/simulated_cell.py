@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from borglet.messages import EndCause, Exit, Phase, TaskKey, opened
+from borglet.state.agent_state import AgentState
 from borglet.state.events import Adopted, Ended, Event, Polled, Saved, Started
 from borglet.state.instructions import Remembered, Save, Start, Terminate
-from borglet.state.state import AgentState
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.permissions import system
 from scheduling.core.cell.state import CellState

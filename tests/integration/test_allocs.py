@@ -13,10 +13,10 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
-from scheduling.jobs import jobs, updates
+from scheduling.core.vocabulary.task_events import Ending, Eviction
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.master.commit import commit
 from scheduling.models import Departure, Job, Machine, Task
@@ -104,9 +104,9 @@ def test_the_alloc_set_pays_and_what_lives_inside_costs_no_quota(cell, tenant, a
     submitted = reported(cell, cell.revision)[-1]
     assert isinstance(submitted, events.JobSubmitted)
     assert (submitted.job_id, submitted.alloc_set) == (web.id, shelf.id)
-    assert jobs.job_kill(principal=ann, job=web) == 3
+    assert submit_and_kill.job_kill(principal=ann, job=web) == 3
     assert used(tenant) == 2000
-    assert jobs.job_kill(principal=ann, job=shelf) == 2
+    assert submit_and_kill.job_kill(principal=ann, job=shelf) == 2
     assert used(tenant) == 0
 
 
@@ -129,7 +129,7 @@ def test_what_can_never_live_there_is_refused_by_field(cell, ann, shelf, file, p
 
 def test_an_alloc_set_and_the_jobs_inside_may_come_in_one_request(cell, ann) -> None:
     files = [inside("early"), envelope(), inside("late"), inside("large", limit={"cpu": 2})]
-    verdicts = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files, tenant="ubar")
+    verdicts = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files, tenant="ubar")
     assert [v.problem.code if v.problem else v.outcome for v in verdicts] == [
         "no-such-alloc-set",
         "submitted",
@@ -140,7 +140,7 @@ def test_an_alloc_set_and_the_jobs_inside_may_come_in_one_request(cell, ann) -> 
 
 
 def test_an_ended_alloc_set_takes_nobody_in(cell, ann, shelf) -> None:
-    jobs.job_kill(principal=ann, job=shelf)
+    submit_and_kill.job_kill(principal=ann, job=shelf)
     with pytest.raises(Rejected, match="no live alloc set"):
         world.submit(ann, cell, inside())
 
@@ -196,7 +196,7 @@ def test_a_task_that_leaves_for_its_own_reason_keeps_it(cell, shelf, web) -> Non
 
 
 def test_an_alloc_that_dies_sends_back_who_lived_there(cell, ann, shelf, web) -> None:
-    assert jobs.job_kill(principal=ann, job=shelf, indexes=[0]) == 1
+    assert submit_and_kill.job_kill(principal=ann, job=shelf, indexes=[0]) == 1
     assert states(shelf) == ["dead", "running"]
     assert states(web) == ["pending", "pending", "running"]
     with journal.write(cell.id, ME) as entry:
@@ -234,7 +234,7 @@ def test_a_plan_puts_tasks_into_allocs_that_are_still_there(cell, ann, machine, 
 def test_the_last_alloc_of_a_set_stays_while_jobs_live_inside(cell, ann, shelf, web) -> None:
     for indexes in (None, [0, 1]):
         with pytest.raises(Conflict, match="kill web first") as caught:
-            jobs.job_kill(principal=ann, job=shelf, indexes=indexes)
+            submit_and_kill.job_kill(principal=ann, job=shelf, indexes=indexes)
         assert caught.value.figures == {"jobs": ["web"]}
     assert states(shelf) == ["running", "running"]
 

@@ -15,7 +15,7 @@ from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.file import read
 from scheduling.history.checkpoints.folder import checkpoints_of
 from scheduling.history.checkpoints.saving import checkpoint_write
-from scheduling.history.checkpoints.states import state_at
+from scheduling.history.checkpoints.state_at_moment import state_at
 from scheduling.journal import journal
 from scheduling.master.snapshot import load_state
 from scheduling.models import ArchiveFile, Cell, Event

@@ -14,7 +14,7 @@ from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
 from scheduling.journal import journal
-from scheduling.link.views.news import concerned_machines
+from scheduling.link.views.concerned_machines import concerned_machines
 from scheduling.master.invariants import replay_journal
 from scheduling.models import ArchiveFile, Event, Job
 from tests.integration import rows, world

@@ -24,7 +24,7 @@ from django.test.utils import CaptureQueriesContext
 from pyarrow import parquet as pq
 
 from quota import clock
-from quota.admission.sizing import usage_of
+from quota.admission.suggested_quota import usage_of
 from quota.billing.costs import costs, job_usage_price
 from quota.billing.invoices import invoices_close_due
 from quota.billing.ledger_check import ledger_check
@@ -41,8 +41,8 @@ from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
 from scheduling.history.erasure.erasing import Eraser
 from scheduling.history.erasure.identities import IdentityKind
-from scheduling.history.infrastore import archived as archived_module
-from scheduling.history.infrastore import asking, sources
+from scheduling.history.infrastore import archive_files as archived_module
+from scheduling.history.infrastore import asking, exported_rows
 from scheduling.models import ArchiveFile, Cell
 from tests.integration import money_rows as market
 from tests.integration import portal_world, rows, world
@@ -513,7 +513,7 @@ def test_a_query_holds_the_lock_only_while_it_exports_metered_hours(tenant, monk
         monkeypatch.setattr(owner, name, watched)
 
     watch(archived_module, "local_file", lambda file: f"file of {file.table}")
-    watch(sources, "_copy", lambda path, statement, values, name: f"rows of {name}")
+    watch(exported_rows, "_copy", lambda path, statement, values, name: f"rows of {name}")
     ((hours, machines),) = ask("SELECT (SELECT count(*) FROM metered_hours), (SELECT count(*) FROM machines)")
     assert (hours, machines) == (3 * (len(MARCH) + len(APRIL)), 0)
     assert steps == [("rows of metered_hours", 1), ("rows of machines", 0), ("file of metered_hours", 0)]

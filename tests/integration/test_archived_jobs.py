@@ -20,7 +20,7 @@ from scheduling.history.archive import ended, old_specs
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
 from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
-from scheduling.jobs import jobs, updates
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.models import ArchivedJob, ArchiveFile, Cell, Departure, Job, JobSpec, Task, Update
 from scheduling.tasks.departures import tasks_gone
@@ -53,7 +53,7 @@ def ended_job(who: Principal, cell: Cell, name: str, *, days: float, **changes: 
 
 
 def kill(who: Principal, job: Job, *, days: float) -> None:
-    jobs.job_kill(principal=who, job=job)
+    submit_and_kill.job_kill(principal=who, job=job)
     stop(job)
     ago = timezone.now() - dt.timedelta(days=days)
     Job.objects.filter(pk=job.pk).update(ended_at=ago, created_at=ago - dt.timedelta(days=1))
@@ -87,7 +87,7 @@ def test_a_job_of_last_year_has_its_page_its_tasks_and_its_versions(cell, machin
     updates.job_update(
         principal=ann,
         job=job,
-        job_spec=jobs.spec_for(principal=ann, cell=cell, file=file | {"tasks": 2}, tenant="ubar"),
+        job_spec=submit_and_kill.spec_for(principal=ann, cell=cell, file=file | {"tasks": 2}, tenant="ubar"),
     )
     kill(ann, job, days=31)
     recent = ended_job(ann, cell, "recent", days=29)
@@ -160,7 +160,7 @@ def test_a_name_is_used_again_and_jobs_that_are_needed_stay(cell, machine, tenan
     second = ended_job(ann, cell, "nightly", days=39, tasks=1)
     stopping = world.submit(ann, cell, world.a_file(name="stopping", tasks=1))
     world.bring_up(stopping, machine)
-    jobs.job_kill(principal=ann, job=stopping)
+    submit_and_kill.job_kill(principal=ann, job=stopping)
     Job.objects.filter(pk=stopping.pk).update(ended_at=timezone.now() - dt.timedelta(days=50))
     assert lag() > 8 * 86_400
     archive()
@@ -295,7 +295,7 @@ def test_a_damaged_file_is_written_again_and_a_full_disk_changes_nothing(cell, f
 def test_old_specs_of_live_jobs_that_nothing_uses_are_archived(cell, tenant, ann) -> None:
     job = world.submit(ann, cell, world.a_file())
     for tasks in (4, 5, 6, 7):
-        spec = jobs.spec_for(principal=ann, cell=cell, file=world.a_file(tasks=tasks), tenant="ubar")
+        spec = submit_and_kill.spec_for(principal=ann, cell=cell, file=world.a_file(tasks=tasks), tenant="ubar")
         job.refresh_from_db()
         updates.job_update(principal=ann, job=job, job_spec=spec)
     Task.objects.filter(job=job, index=0).update(spec_version=2)

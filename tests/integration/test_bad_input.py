@@ -24,7 +24,7 @@ from borglet.messages import Health, Phase, Refusal, TaskKey, TaskReport
 from quota import clock
 from quota.admission import capacity
 from quota.models import Token
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue

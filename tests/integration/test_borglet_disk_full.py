@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.core.vocabulary.changes import Ending
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Machine

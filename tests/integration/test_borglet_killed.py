@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from borglet.runtimes.supervisor import proctable
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Job, Machine, Task

@@ -14,8 +14,8 @@ from scheduling.core.vocabulary.plan import Assignment
 from scheduling.journal import journal
 from scheduling.machines import evacuation, machines
 from scheduling.models import Brake, Machine, Task
-from scheduling.policy import brakes
-from scheduling.policy.brakes import BrakeState
+from scheduling.policy import brake_rules
+from scheduling.policy.brake_rules import BrakeState
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import transitions
 from tests.integration import rows
@@ -30,7 +30,7 @@ MACHINES, EACH = 30, 10
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch) -> None:
-    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 200)
+    monkeypatch.setattr(brake_rules, "ALWAYS_STOPPED", 200)
 
 
 @pytest.fixture
@@ -218,9 +218,9 @@ def test_the_cell_stops_no_more_than_its_share_by_itself(cell, fleet) -> None:
 
 def test_an_allowance_comes_back(cell, fleet) -> None:
     assert stop(cell, 200)
-    older(cell, brakes.WINDOW_S / 2)
+    older(cell, brake_rules.WINDOW_S / 2)
     assert stop(cell, 99)
-    older(cell, brakes.WINDOW_S)
+    older(cell, brake_rules.WINDOW_S)
     assert stop(cell, 200)
 
 
@@ -228,7 +228,7 @@ def test_a_brake_that_nobody_pulls_at_any_more_opens(cell, fleet) -> None:
     assert not stop(cell, 201)
     service.stops_settle(cell.id)
     assert state(cell, "stops") == "held"
-    older(cell, brakes.FORGOTTEN_S + 1)
+    older(cell, brake_rules.FORGOTTEN_S + 1)
     service.stops_settle(cell.id)
     assert state(cell, "stops") == "open"
     assert stop(cell, 200)

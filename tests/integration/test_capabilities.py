@@ -8,12 +8,12 @@ import pytest
 
 from quota import clock
 from quota.models import Capability, CapabilityRequest, Notice, Record
-from quota.tenancy.access import principal_of_user
 from quota.tenancy.capabilities import USUAL, capability_answer, capability_ask, capability_grant, capability_revoke
+from quota.tenancy.principals import principal_of_user
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Role, may
-from scheduling.jobs import jobs, updates
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.shells import shells
 from tests.integration import rows, world
 
@@ -94,7 +94,7 @@ def test_cores_are_reserved_by_the_capability_alone(cell, ann) -> None:
 
 def test_one_of_many_that_asks_for_too_much_hinders_no_other(cell, ann) -> None:
     files = [world.a_file("one"), world.a_file("two", reclamation=False), whole_cores()]
-    given = jobs.jobs_submit_bulk(principal=principal_of_user(ann), cell=cell, files=files, tenant="ubar")
+    given = submit_and_kill.jobs_submit_bulk(principal=principal_of_user(ann), cell=cell, files=files, tenant="ubar")
     assert [verdict.outcome for verdict in given] == ["submitted", "refused", "refused"]
 
 
@@ -102,11 +102,11 @@ def test_any_job_of_the_cell_is_killed_by_the_capability_alone(cell, ann) -> Non
     other = rows.a_tenant("other")
     job = world.submit(world.principal("eve", tenant=other), cell, world.a_file(priority=0), tenant="other")
     with pytest.raises(NotFound):
-        jobs.job_kill(principal=principal_of_user(ann), job=job)
+        submit_and_kill.job_kill(principal=principal_of_user(ann), job=job)
     held = give(ann, CapabilityKind.ANY_JOB)
     with clock.at(held.expires_at), pytest.raises(NotFound):
-        jobs.job_kill(principal=principal_of_user(ann), job=job)
-    assert jobs.job_kill(principal=principal_of_user(ann), job=job) == 3
+        submit_and_kill.job_kill(principal=principal_of_user(ann), job=job)
+    assert submit_and_kill.job_kill(principal=principal_of_user(ann), job=job) == 3
 
 
 def test_shells_are_opened_by_the_capability_and_a_role(cell, ann) -> None:

@@ -15,13 +15,13 @@ from quota.models import PriorityBand, Quota
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Principal, Role, system
 from quota.vocabulary.resources import CPU, RAM
-from scheduling.cells import capacity
-from scheduling.cells.capacity import capacity_sample, samples_drop_old
+from scheduling.cells import capacity_samples
 from scheduling.cells.capacity_reports import ReportStep, history, table
+from scheduling.cells.capacity_samples import capacity_sample, samples_drop_old
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import wakeups
 from scheduling.models import CapacitySample, Job
-from scheduling.usage import live
+from scheduling.usage import live_usage
 from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db
@@ -46,7 +46,7 @@ def uses(cell, tasks, *, age_s: float = 0.0) -> None:
     `tasks`: (milli-cores used, milli-cores denied, bytes of RAM, bytes of disk) by id of the task.
     """
     seconds, micros = wakeups.client().time()
-    found = np.zeros(len(tasks), dtype=live.SAMPLE)
+    found = np.zeros(len(tasks), dtype=live_usage.SAMPLE)
     for row, (task, (cpu, denied, ram, disk)) in zip(found, tasks.items(), strict=True):
         row["task_id"], row["at"], row["incarnation"] = task, seconds + micros / 1e6 - age_s, 1
         row["cpu_milli"], row["throttled_milli"], row["ram_bytes"], row["disk_bytes"] = cpu, denied, ram, disk
@@ -82,7 +82,7 @@ def test_what_is_sold_counts_until_the_grace_ends_and_trials_never(world) -> Non
 
 
 def test_jobs_that_ended_and_samples_of_silent_machines_don_t_count(world) -> None:
-    uses(world.cell, {task_id(world.job.id, 0): (30, 10, 2**20, 2**10)}, age_s=capacity.FRESH_S + 5)
+    uses(world.cell, {task_id(world.job.id, 0): (30, 10, 2**20, 2**10)}, age_s=capacity_samples.FRESH_S + 5)
     capacity_sample(world.cell, now=NOON)
     assert sample().used == [0] * 6
     CapacitySample.objects.all().delete()
@@ -124,7 +124,7 @@ def test_a_look_costs_the_same_whatever_there_is_to_see(world) -> None:
 
 
 def test_old_samples_are_forgotten(world) -> None:
-    capacity_sample(world.cell, now=NOON - capacity.KEPT - 120 * MINUTE)
+    capacity_sample(world.cell, now=NOON - capacity_samples.KEPT - 120 * MINUTE)
     capacity_sample(world.cell, now=NOON)
     assert samples_drop_old(now=NOON) == 2
     assert {row.hour for row in CapacitySample.objects.all()} == {NOON.replace(minute=0)}

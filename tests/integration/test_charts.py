@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portal.plots import HEIGHT, WIDTH, Plot
-from portal.sigma.jobs.charts import Sample, usage_charts
+from portal.sigma.jobs.usage_charts import Sample, usage_charts
 from quota.vocabulary.resources import CPU, RAM
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)

@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from scheduling.machines import contact, log_requests
+from scheduling.machines import last_contact, log_requests
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Machine
 from tests.integration import rows
@@ -44,7 +44,7 @@ def test_polls_are_answered_while_a_task_chatters(tmp_path: Path, command: list[
         job = a_job(cell, command=command, limit={"cpu": "1", "ram": "64Mi"})
         key = place(job, machine.id)
         until(lambda: task(job).up, what="up")
-        until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
+        until(lambda: last_contact.holder_of(cell.id, machine.id), what="holder known")
         until(lambda: log_requests.fetch(machine, key).end > 2**20, what="a MiB printed")
         began, first = time.monotonic(), log_requests.fetch(machine, key).end
         latencies: list[float] = []

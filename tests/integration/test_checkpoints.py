@@ -20,7 +20,7 @@ from scheduling.history.checkpoints.file import read
 from scheduling.history.checkpoints.folder import checkpoints_of, open_checkpoint
 from scheduling.history.checkpoints.rows import header_of, load_recorded, read_cell
 from scheduling.history.checkpoints.saving import checkpoint_write
-from scheduling.history.checkpoints.states import replay, state_at
+from scheduling.history.checkpoints.state_at_moment import replay, state_at
 from scheduling.history.checkpoints.tables import tables_of
 from scheduling.history.studies.studies import study_restore
 from scheduling.journal import journal

@@ -14,9 +14,9 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from quota.models import Token
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.journal import journal
 from scheduling.models import Job
 from scheduling.tasks import departures, transitions

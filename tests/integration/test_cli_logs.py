@@ -9,8 +9,8 @@ import subprocess
 import pytest
 
 from quota.models import Tenant
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Machine

@@ -10,13 +10,13 @@ from django.test.utils import CaptureQueriesContext
 from msgspec.structs import replace
 
 from scheduling.brakes.brakes import brake_release
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.master.commit import commit
 from scheduling.models import Brake, Departure, Event, Job, Task
-from scheduling.policy import brakes
+from scheduling.policy import brake_rules
 from scheduling.tasks import transitions
 from tests.integration import rows
 
@@ -102,7 +102,7 @@ def test_a_gang_of_which_a_part_holds_no_more_is_handed_back_whole(cell, machine
 def test_where_too_much_would_be_stopped_preemptors_are_handed_back_and_others_placed(
     cell, machines, monkeypatch
 ) -> None:
-    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 3)
+    monkeypatch.setattr(brake_rules, "ALWAYS_STOPPED", 3)
     low = rows.a_job(cell, rows.a_tenant(), "low", tasks=8, priority=100)
     commit(cell.id, plan(cell, *[put(low, i, machines[0]) for i in range(8)]), principal=rows.ME)
     high = rows.a_job(cell, rows.a_tenant(), "high", tasks=8)
@@ -192,7 +192,7 @@ def test_what_only_frees_resources_refuses_nothing(cell, machines, job) -> None:
     commit(cell.id, plan(cell, put(job, 0, machines[0])), principal=rows.ME)
     decided = plan(cell, put(job, 1, machines[0]))
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_end(entry, [changes.Ending(task_id(job.id, 0), "finished", gone=True)])
+        transitions.tasks_end(entry, [task_events.Ending(task_id(job.id, 0), "finished", gone=True)])
     assert commit(cell.id, decided, principal=rows.ME).refused == []
 
 
@@ -201,7 +201,7 @@ def test_a_task_killed_meanwhile_takes_no_victims(cell, machines, job) -> None:
     commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
     decided = plan(cell, put(job, 1, machines[0], victims=((low.id, 0),)))
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_end(entry, [changes.Ending(task_id(job.id, 1), "killed")])
+        transitions.tasks_end(entry, [task_events.Ending(task_id(job.id, 1), "killed")])
     outcome = commit(cell.id, decided, principal=rows.ME)
     assert [a.index for a in outcome.refused] == [1]
     assert running(low) == {0: "m1"}
@@ -218,7 +218,7 @@ def test_nobody_takes_room_that_a_spared_victim_still_holds(cell, machines, job,
         put(job, 0, machines[1]),
     )
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_end(entry, [changes.Ending(task_id(job.id, 1), "killed")])
+        transitions.tasks_end(entry, [task_events.Ending(task_id(job.id, 1), "killed")])
     outcome = commit(cell.id, decided, principal=rows.ME, chunk=chunk)
     assert [a.index for a in outcome.refused] == [1, 2]
     assert [a.index for a in outcome.applied] == [0]
@@ -232,7 +232,7 @@ def test_a_disruption_budget_that_others_used_up_meanwhile_is_respected(cell, ma
     commit(cell.id, plan(cell, put(low, 1, machines[1])), principal=rows.ME)
     decided = plan(cell, put(job, 1, machines[0], victims=((low.id, 0),)))
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_evict(entry, [changes.Eviction(task_id(low.id, 1), 1, "other", gone=True)])
+        transitions.tasks_evict(entry, [task_events.Eviction(task_id(low.id, 1), 1, "other", gone=True)])
     assert [a.index for a in commit(cell.id, decided, principal=rows.ME).refused] == [1]
     assert running(low) == {0: "m1"}
 
@@ -255,7 +255,7 @@ def test_a_victim_that_moved_meanwhile_is_spared(cell, machines, job) -> None:
     commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
     decided = plan(cell, put(job, 1, machines[0], victims=((low.id, 0),)))
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_evict(entry, [changes.Eviction(task_id(low.id, 0), 1, "other", gone=True)])
+        transitions.tasks_evict(entry, [task_events.Eviction(task_id(low.id, 0), 1, "other", gone=True)])
     commit(cell.id, plan(cell, put(low, 0, machines[1])), principal=rows.ME)
     assert commit(cell.id, decided, principal=rows.ME).refused == []
     assert running(low) == {0: "m2"}

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.html import strip_tags
 
-from naming.api.survey import TIMEOUT_S
+from naming.api.dns_server_status import TIMEOUT_S
 from naming.dns.zones.directory import Status, ZoneDirectory
 from scheduling.models import Job
 from tests.integration import portal_world, rows

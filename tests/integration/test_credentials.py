@@ -19,11 +19,11 @@ from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary.events import MachineCredential
 from scheduling.journal import journal, wakeups
 from scheduling.link.shard import writer
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.machines.credentials import machine_revoke, machine_rotate, secrets_offered
 from scheduling.machines.joining import join_token_issue, machine_join
 from scheduling.models import Cell, Machine
-from scheduling.usage import live
+from scheduling.usage import live_usage
 from tests.integration import rows
 from tests.integration.link_world import Link, Played, a_job, a_join, place, ran, running_link, task, until
 from tests.integration.test_link_borglet import Borglet
@@ -187,7 +187,7 @@ def test_a_revoked_machine_is_cut_off_until_it_joins_again(cell, link: Link) -> 
     with pytest.raises(Conflict, match="join the machine again"):
         machine_rotate(principal=rows.ME, machine=row)
     late = {str(row.id): time.time()}  # a heartbeat that was sent before
-    wakeups.client().zadd(contact.key("contact", cell.id), late)
+    wakeups.client().zadd(last_contact.key("contact", cell.id), late)
     with link.machine(cell) as again:  # it can join at once, because no machine has its name
         again.report(again.poll_with_desired())
         assert the_machine().state == "up"
@@ -274,8 +274,8 @@ def test_what_a_stolen_secret_says_of_others_tasks_is_not_believed(cell, link: L
         row = task(theirs)
         assert (row.state, row.phase, row.up, row.restarts) == ("running", "starting", False, 0)
         ours = the_machine("m1").id
-        until(lambda: len(live.read_machines(cell.id, [ours]).rows))
-        assert [row["task_id"] for row in live.read_machines(cell.id, [ours]).rows] == [-ours]
+        until(lambda: len(live_usage.read_machines(cell.id, [ours]).rows))
+        assert [row["task_id"] for row in live_usage.read_machines(cell.id, [ours]).rows] == [-ours]
 
 
 def test_a_stolen_secret_answers_no_request_for_the_log_of_another_machine(cell, link: Link) -> None:

@@ -15,7 +15,7 @@ from scheduling.core.vocabulary.plan import Assignment
 from scheduling.journal import journal
 from scheduling.machines import drain_progress, evacuation, joining, machines
 from scheduling.models import Departure, Drain, Job, Machine, Task
-from scheduling.policy import brakes
+from scheduling.policy import brake_rules
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import departures, transitions
 from tests.integration import rows, world
@@ -130,7 +130,7 @@ def test_a_machine_that_drained_went_down_and_joined_again_drains_on(cell, machi
 
 
 def test_draining_much_of_a_cell_has_to_be_confirmed_also_machine_by_machine(cell, ann, monkeypatch) -> None:
-    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 5)
+    monkeypatch.setattr(brake_rules, "ALWAYS_STOPPED", 5)
     fleet = [rows.a_machine(cell, f"m{number}") for number in range(4)]
     for number, here in enumerate(fleet):
         up_on(ann, cell, here, f"web{number}", tasks=5)

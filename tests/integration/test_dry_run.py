@@ -29,7 +29,7 @@ from quota.models import (
     Tenant,
     Token,
 )
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from scheduling.journal import journal
 from scheduling.models import JoinToken, Machine

@@ -24,7 +24,7 @@ from scheduling.history.checkpoints.folder import checkpoints_of
 from scheduling.history.checkpoints.saving import checkpoint_write
 from scheduling.history.erasure.erasing import Eraser
 from scheduling.history.erasure.identities import IdentityKind
-from scheduling.history.infrastore.derived import derive
+from scheduling.history.infrastore.derived_tables import derive
 from scheduling.journal import journal
 from scheduling.journal.sql import execute
 from scheduling.models import ArchiveFile, Cell, Erasure, Event, Job

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from naming.api import targets
+from naming.api import prometheus_targets
 from naming.api.selectors import MOST_ENDPOINTS, MOST_TARGETS, visible_jobs
 from quota.models import Capability, Tenant
 from quota.vocabulary.permissions import Role, Scope
@@ -260,7 +260,7 @@ def test_the_number_of_queries_is_not_the_number_of_jobs(
 
 def _targets(**more: Any) -> Any:
     """Return the targets of all live jobs as a process with an empty cache computes them."""
-    return json.loads(targets.TargetCache().answer(visible_jobs(ME), **more).body)
+    return json.loads(prometheus_targets.TargetCache().answer(visible_jobs(ME), **more).body)
 
 
 def test_kept_targets_are_as_fresh_as_targets_that_are_read_again(ann: Client, job: Job) -> None:
@@ -302,7 +302,7 @@ def test_kept_targets_get_their_present_loads(ann: Client, job: Job) -> None:
 
 def test_targets_read_before_a_change_are_not_kept_after_it(ann: Client, job: Job) -> None:
     """A job changes while a slow request holds its old targets. The cache does not keep the old targets."""
-    cache = targets.TargetCache()
+    cache = prometheus_targets.TargetCache()
     early = visible_jobs(ME)
 
     def meanwhile(*arguments: Any) -> Any:
@@ -313,24 +313,24 @@ def test_targets_read_before_a_change_are_not_kept_after_it(ann: Client, job: Jo
             cache.answer(visible_jobs(ME), port="other")
         return found
 
-    read, seen = targets._read_targets, []
+    read, seen = prometheus_targets._read_targets, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(targets, "_read_targets", meanwhile)
+        patch.setattr(prometheus_targets, "_read_targets", meanwhile)
         cache.answer(early)
     assert json.loads(cache.answer(visible_jobs(ME)).body) == _targets()
 
 
 def test_a_full_cache_begins_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "MOST_BYTES", 500)
-    cache = targets.TargetCache()
+    monkeypatch.setattr(prometheus_targets, "MOST_BYTES", 500)
+    cache = prometheus_targets.TargetCache()
     for _ in range(2):
         assert json.loads(cache.answer(visible_jobs(ME)).body) == _targets()
     assert cache._cells == {}
 
 
 def test_requests_for_ports_that_no_task_has_do_not_fill_the_memory(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "MOST_BYTES", 5_000)
-    cache = targets.TargetCache()
+    monkeypatch.setattr(prometheus_targets, "MOST_BYTES", 5_000)
+    cache = prometheus_targets.TargetCache()
     for number in range(30):
         cache.answer(visible_jobs(ME), port=f"port{number}")
         assert sum(len(ports) for kept in cache._cells.values() for ports in kept.jobs.values()) <= 10

@@ -14,8 +14,8 @@ from django.db import connection
 
 from quota.models import Tenant
 from quota.vocabulary.errors import Conflict, Rejected
-from scheduling.jobs import jobs
-from scheduling.jobs.submissions import Submission
+from scheduling.jobs import submit_and_kill
+from scheduling.jobs.submission.outcomes import Submission
 from scheduling.journal import group_commit
 from scheduling.models import Cell, Event, Job
 from tests.integration.world import a_file, principal, submit
@@ -129,15 +129,15 @@ def test_a_submission_that_postgresql_rejects_does_not_spoil_its_group(cell: Cel
     """PostgreSQL rejects a submission with a user name of 201 characters. The other one of its group is accepted."""
     from dataclasses import replace
 
-    from scheduling.jobs import jobs
+    from scheduling.jobs import submit_and_kill
 
     failing = replace(principal("user1"), name="x" * 201)
     found: list[Any] = []
 
     def fail() -> None:
         try:
-            read = jobs.spec_for(principal=failing, cell=cell, file=a_file("bad"), tenant="ubar")
-            jobs.job_submit(principal=failing, cell=cell, job_spec=read)
+            read = submit_and_kill.spec_for(principal=failing, cell=cell, file=a_file("bad"), tenant="ubar")
+            submit_and_kill.job_submit(principal=failing, cell=cell, job_spec=read)
         except psycopg.DataError as error:
             found.append(error)
         finally:
@@ -180,7 +180,7 @@ def test_a_single_submission_waits_for_one_bulk_submission_only(cell: Cell, user
 
     def bulk(name: str) -> None:
         files = [a_file(f"{name}-{n}") for n in range(3)]
-        jobs.jobs_submit_bulk(principal=who, cell=cell, files=files, tenant="ubar")
+        submit_and_kill.jobs_submit_bulk(principal=who, cell=cell, files=files, tenant="ubar")
         connection.close()
 
     def single() -> None:
@@ -211,7 +211,7 @@ def test_a_bulk_submission_whose_turn_does_not_come_has_an_outcome_for_each_job(
 ) -> None:
     """The first part of the submission is stored. Another bulk submission then has the turn for too long."""
     monkeypatch.setattr(group_commit, "BULK_WAIT_S", 0.05)
-    monkeypatch.setattr(jobs, "JOBS_AT_ONCE", 2)
+    monkeypatch.setattr(submit_and_kill, "JOBS_AT_ONCE", 2)
     turns = [group_commit.bulk_turn(cell.id)]
 
     def part(*arguments: Any, **options: Any) -> list[Submission]:
@@ -220,13 +220,13 @@ def test_a_bulk_submission_whose_turn_does_not_come_has_an_outcome_for_each_job(
             held.enter_context(turns.pop())
         return done
 
-    submit_part = jobs._submit_part
-    monkeypatch.setattr(jobs, "_submit_part", part)
+    submit_part = submit_and_kill._submit_part
+    monkeypatch.setattr(submit_and_kill, "_submit_part", part)
     files = [a_file(name) for name in ("a", "b", "c", "d")]
     with ExitStack() as held:
-        done = jobs.jobs_submit_bulk(principal=principal(users[0]), cell=cell, files=files, tenant="ubar")
+        done = submit_and_kill.jobs_submit_bulk(principal=principal(users[0]), cell=cell, files=files, tenant="ubar")
     assert [each.outcome for each in done] == ["submitted", "submitted", "refused", "refused"]
     assert {each.problem.code for each in done if each.problem} == {"cell-busy"}
     assert set(Job.objects.values_list("name", flat=True)) == {"a", "b"}
-    again = jobs.jobs_submit_bulk(principal=principal(users[0]), cell=cell, files=files, tenant="ubar")
+    again = submit_and_kill.jobs_submit_bulk(principal=principal(users[0]), cell=cell, files=files, tenant="ubar")
     assert [each.outcome for each in again] == ["unchanged", "unchanged", "submitted", "submitted"]

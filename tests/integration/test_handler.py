@@ -11,7 +11,7 @@ import pytest
 from portal.http import handler
 from portal.http.handler import ThreadedHandler, rank_of
 from portal.http.outages import Overloaded
-from portal.http.threads import Queues, Rank, Threads
+from portal.http.thread_pools import Queues, Rank, Threads
 
 ANSWER: Any = ({"type": "http.response.start", "status": 200, "headers": []}, b"")
 

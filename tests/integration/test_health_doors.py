@@ -13,8 +13,8 @@ from django.db import connection
 from django.test import Client
 
 from portal.http import health
-from portal.http.front import Front
 from portal.http.metrics import rejected_requests
+from portal.http.request_deadlines import Front
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,7 +9,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from quota.vocabulary.permissions import Role, Scope
-from scheduling.jobs import jobs
+from scheduling.jobs import submit_and_kill
 from scheduling.models import Cell, JobSpec
 from scheduling.spec.masking import MASK
 from tests.integration import cli_world, rows, world
@@ -37,7 +37,7 @@ def cell() -> Cell:
     world.a_user("sre", sre=True)
     boss = world.principal("owner", tenant=tenant)
     world.submit(boss, cell, file(OLD), tenant="ubar")
-    jobs.job_apply(principal=boss, cell=cell, job_spec=world.read(cell, file(NEW), tenant="ubar"))
+    submit_and_kill.job_apply(principal=boss, cell=cell, job_spec=world.read(cell, file(NEW), tenant="ubar"))
     return cell
 
 

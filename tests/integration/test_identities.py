@@ -20,16 +20,16 @@ from django.utils import timezone
 from borglet.messages import RunTask, TaskKey
 from naming.table.names import JobName
 from portal.live.callers import principal_of
-from portal.live.names import watched
+from portal.live.watched_names import watched
 from quota.models import Tenant
 from quota.tenancy.tenants import tenant_set
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import system
-from scheduling.core.vocabulary.changes import Eviction
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.identity.signing_keys import PUBLISH_S, SIGN_S, public_keys, signing_key
-from scheduling.identity.tokens import RENEW_S, issue
+from scheduling.identity.task_tokens import RENEW_S, issue
 from scheduling.journal import journal
-from scheduling.link.shard.identities import SPREAD_S
+from scheduling.link.shard.task_tokens import SPREAD_S
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Event, IdentityKey, Job, JobSpec, Machine
 from scheduling.tasks import transitions

@@ -26,7 +26,7 @@ from django.utils import timezone
 
 from portal.single_sign_on import ProviderAdapter, verified_address
 from quota.models import Membership, Record
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import system
 from tests.integration import portal_world, rows
 from tests.ports import free_port

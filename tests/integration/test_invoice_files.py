@@ -11,8 +11,8 @@ import pytest
 
 from quota.billing.invoice_pdf import _marked, invoice_pdf
 from quota.billing.invoice_table import COLUMNS, exact, table_of
+from quota.csv_files import csv_of
 from quota.models import Invoice, Tenant
-from quota.tables import csv_of
 
 LINE = {
     "kind": "charge",

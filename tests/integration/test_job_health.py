@@ -14,16 +14,16 @@ from django.test.utils import CaptureQueriesContext
 
 from quota.models import Notice
 from quota.vocabulary.permissions import Role
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import Observation
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.jobs import updates
+from scheduling.jobs.failing_job_notices import failing_jobs_watch
 from scheduling.jobs.health import crashing_tasks, with_health
-from scheduling.jobs.health_watch import failing_jobs_watch
-from scheduling.jobs.jobs import job_kill
+from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.journal import journal
 from scheduling.models import FailingJob, Job, Task
-from scheduling.tasks import observations, transitions
+from scheduling.tasks import reported_states, transitions
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -50,7 +50,7 @@ def observe(job: Job, index: int, *, phase: str, up: bool = False, restarts: int
     task = Task.objects.get(job=job, index=index)
     seen = Observation(task.id, task.incarnation, phase, health, up, restarts, None if up else EXIT)
     with journal.write(job.cell_id, rows.ME) as entry:
-        observations.tasks_observe(entry, [seen])
+        reported_states.tasks_observe(entry, [seen])
 
 
 def test_a_job_goes_from_pending_over_starting_to_healthy(job, machine) -> None:

@@ -11,7 +11,7 @@ from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import CPU
 from scheduling.core.vocabulary import events
-from scheduling.jobs import jobs
+from scheduling.jobs import submit_and_kill
 from scheduling.journal import journal
 from scheduling.master.invariants import validate
 from scheduling.models import Job, JobSpec, Task, Update
@@ -82,7 +82,7 @@ def test_priority_zero_needs_no_quota(cell, ann) -> None:
 def test_an_equal_submission_changes_nothing_and_a_different_one_is_a_conflict(cell, ann) -> None:
     job = world.submit(ann, cell, world.a_file())
     revision = journal.newest(cell.id)
-    again = jobs.job_submit(principal=ann, cell=cell, job_spec=world.read(cell, world.a_file(priority=120)))
+    again = submit_and_kill.job_submit(principal=ann, cell=cell, job_spec=world.read(cell, world.a_file(priority=120)))
     assert (again.outcome, again.job.id) == ("unchanged", job.id)
     with pytest.raises(Conflict, match="has a live job web"):
         world.submit(ann, cell, world.a_file(tasks=4))
@@ -91,7 +91,7 @@ def test_an_equal_submission_changes_nothing_and_a_different_one_is_a_conflict(c
 
 def test_the_name_of_a_dead_job_is_free_and_its_successor_another_job(cell, tenant, ann) -> None:
     first = world.submit(ann, cell, world.a_file())
-    assert jobs.job_kill(principal=ann, job=first) == 3
+    assert submit_and_kill.job_kill(principal=ann, job=first) == 3
     assert used(tenant) == 0
     second = world.submit(ann, cell, world.a_file())
     assert second.uid != first.uid
@@ -101,14 +101,14 @@ def test_the_name_of_a_dead_job_is_free_and_its_successor_another_job(cell, tena
 def test_killing_is_idempotent_and_may_be_of_some_tasks(cell, ann) -> None:
     job = world.submit(ann, cell, world.a_file())
     world.place(job, rows.a_machine(cell), 0)
-    assert jobs.job_kill(principal=ann, job=job, indexes=[0, 2]) == 2
-    assert jobs.job_kill(principal=ann, job=job, indexes=[0, 2]) == 0
+    assert submit_and_kill.job_kill(principal=ann, job=job, indexes=[0, 2]) == 2
+    assert submit_and_kill.job_kill(principal=ann, job=job, indexes=[0, 2]) == 0
     job.refresh_from_db()
     assert (job.tasks_pending, job.tasks_dead, job.state) == (1, 2, "running")
     with pytest.raises(Rejected, match="has no task 7"):
-        jobs.job_kill(principal=ann, job=job, indexes=[7])
-    assert jobs.job_kill(principal=ann, job=job, dry_run=True) == 1
-    assert jobs.job_kill(principal=ann, job=job, reason="done with it") == 1
+        submit_and_kill.job_kill(principal=ann, job=job, indexes=[7])
+    assert submit_and_kill.job_kill(principal=ann, job=job, dry_run=True) == 1
+    assert submit_and_kill.job_kill(principal=ann, job=job, reason="done with it") == 1
     job.refresh_from_db()
     assert (job.state, job.outcome) == ("dead", "killed")
     assert Task.objects.get(job=job, index=1).detail == "done with it"
@@ -121,7 +121,7 @@ def test_only_operators_and_owners_submit_and_strangers_learn_nothing(cell, tena
     with pytest.raises(error):
         world.submit(who, cell, world.a_file())
     with pytest.raises(error):
-        jobs.job_kill(principal=who, job=job)
+        submit_and_kill.job_kill(principal=who, job=job)
     with pytest.raises(NotFound):
         world.submit(who, cell, world.a_file(), tenant="nobody")
     assert Job.objects.count() == 1
@@ -131,18 +131,18 @@ def test_a_tenant_has_a_limit_of_live_jobs(cell, tenant, ann) -> None:
     tenant.max_jobs = 1
     tenant.save()
     files = [world.a_file("one"), world.a_file("two")]
-    one, two = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files)
+    one, two = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files)
     assert (one.outcome, two.outcome, two.problem.code) == ("submitted", "refused", "too-many-jobs")
-    jobs.job_kill(principal=ann, job=one.job)
+    submit_and_kill.job_kill(principal=ann, job=one.job)
     assert world.submit(ann, cell, world.a_file("two"))
 
 
 def test_a_dry_run_answers_and_changes_nothing(cell, tenant, ann) -> None:
     good = world.read(cell, world.a_file())
-    assert jobs.job_submit(principal=ann, cell=cell, job_spec=good, dry_run=True).outcome == "submitted"
+    assert submit_and_kill.job_submit(principal=ann, cell=cell, job_spec=good, dry_run=True).outcome == "submitted"
     large = world.read(cell, world.with_task(limit={"cpu": 30}))
     with pytest.raises(Rejected, match="quota"):
-        jobs.job_submit(principal=ann, cell=cell, job_spec=large, dry_run=True)
+        submit_and_kill.job_submit(principal=ann, cell=cell, job_spec=large, dry_run=True)
     assert (journal.newest(cell.id), used(tenant), Job.objects.count()) == (0, 0, 0)
 
 
@@ -159,7 +159,7 @@ def test_a_bulk_gives_every_job_its_own_verdict(cell, tenant, ann) -> None:
         {"name": "f", "kind": "AllocSet", "task": {}},
         world.a_file("g"),
     ]
-    verdicts = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files)
+    verdicts = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files)
     assert [(v.name, v.outcome, v.problem.code if v.problem else "") for v in verdicts] == [
         ("a", "submitted", ""),
         ("b", "refused", "invalid-spec"),
@@ -179,7 +179,7 @@ def test_the_number_of_queries_does_not_grow_with_the_number_of_jobs(cell, tenan
     def queries(prefix: str, number: int) -> int:
         files = [world.a_file(f"{prefix}{n}", priority=0) for n in range(number)]
         with CaptureQueriesContext(connection) as captured:
-            jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files)
+            submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files)
         return len(captured)
 
     assert queries("few", 3) == queries("many", 300)
@@ -188,11 +188,11 @@ def test_the_number_of_queries_does_not_grow_with_the_number_of_jobs(cell, tenan
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_bulk_in_parts_answers_as_one(cell, tenant, ann, monkeypatch, dry_run) -> None:
     """Many jobs in one request are submitted in parts, also in a dry run. The verdicts are those of a single part."""
-    monkeypatch.setattr(jobs, "JOBS_AT_ONCE", 2)
+    monkeypatch.setattr(submit_and_kill, "JOBS_AT_ONCE", 2)
     monkeypatch.setattr(journal, "CHUNK", 7)
     names = ["a", "b", "c", "a", "d", "e", "f"]
     files = [world.with_task(name, limit={"cpu": 4, "ram": 2**26 + n}) for n, name in enumerate(names)]
-    verdicts = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files, dry_run=dry_run)
+    verdicts = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files, dry_run=dry_run)
     assert [v.name for v in verdicts] == names
     assert [v.problem.code if v.problem else v.outcome for v in verdicts] == [
         *["submitted"] * 3,
@@ -212,7 +212,7 @@ def test_a_job_larger_than_a_chunk_comes_in_parts(cell, ann, monkeypatch) -> Non
     assert (job.tasks_total, job.tasks_pending) == (10, 10)
     assert kinds(cell) == ["job.submitted", "update.started", "tasks.added", "tasks.added", "update.ended"]
     assert Update.objects.get(job=job).state == Update.DONE
-    assert jobs.job_kill(principal=ann, job=job) == 10
+    assert submit_and_kill.job_kill(principal=ann, job=job) == 10
     job.refresh_from_db()
     assert job.state == "dead"
 
@@ -220,15 +220,15 @@ def test_a_job_larger_than_a_chunk_comes_in_parts(cell, ann, monkeypatch) -> Non
 def test_too_many_jobs_for_one_request_are_refused_together(cell, ann, settings) -> None:
     settings.BORG_MAX_BULK_JOBS = 2
     with pytest.raises(Rejected, match="has 3 jobs; send at most 2 per request"):
-        jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[world.a_file(f"j{n}") for n in range(3)])
+        submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=[world.a_file(f"j{n}") for n in range(3)])
     assert not Job.objects.exists()
 
 
 def test_the_tenant_is_the_only_one_the_caller_has(cell, tenant, ann) -> None:
     other = rows.a_tenant("other")
-    assert jobs.spec_for(principal=ann, cell=cell, file=world.a_file()).tenant == "ubar"
+    assert submit_and_kill.spec_for(principal=ann, cell=cell, file=world.a_file()).tenant == "ubar"
     both = world.principal("ann", tenant=other)
     with pytest.raises(Rejected, match="one of other, ubar"):
-        jobs.spec_for(principal=both, cell=cell, file=world.a_file())
+        submit_and_kill.spec_for(principal=both, cell=cell, file=world.a_file())
     with pytest.raises(Rejected, match="use the same value in both"):
-        jobs.spec_for(principal=both, cell=cell, file=world.a_file(tenant="other"), tenant="ubar")
+        submit_and_kill.spec_for(principal=both, cell=cell, file=world.a_file(tenant="other"), tenant="ubar")

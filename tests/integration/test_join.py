@@ -18,7 +18,7 @@ from quota.vocabulary.permissions import Principal
 from scheduling.identity import authority
 from scheduling.journal import journal
 from scheduling.link.transport import certificate
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.machines.joining import join_token_issue, machine_join, machines_join
 from scheduling.machines.machines import machine_remove
 from scheduling.models import JoinToken, Machine
@@ -142,7 +142,7 @@ def test_only_sres_issue_tokens_and_with_sensible_bounds(cell) -> None:
 def test_a_name_that_is_alive_can_not_be_taken_over(cell) -> None:
     with running_link() as link, link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
-        machine.keep_answering(lambda: contact.heard_within(cell.id, [Machine.objects.get().id]))
+        machine.keep_answering(lambda: last_contact.heard_within(cell.id, [Machine.objects.get().id]))
         status, problem = link.join(a_token(cell))
         assert (status, problem["code"]) == (409, "machine-live")
         assert "hostname" in problem["fields"]

@@ -13,11 +13,11 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU, DISK
 from scheduling.allocs import kept_allocs
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause
-from scheduling.jobs import jobs
+from scheduling.core.vocabulary.task_events import Eviction
+from scheduling.jobs import submit_and_kill
 from scheduling.journal import journal
 from scheduling.link.shard.writer import MachineReportChanges, apply
 from scheduling.link.views.desired import Specs, load
@@ -178,12 +178,12 @@ def test_when_its_time_is_up_it_is_released_unsaved(machine, shelf) -> None:
 def test_an_alloc_set_that_is_killed_leaves_its_logs_to_the_saver(cell, ann, machine, shelf) -> None:
     for job in Job.objects.filter(cell=cell).exclude(pk=shelf.pk):
         if job.name == "web":
-            jobs.job_kill(principal=ann, job=job)
+            submit_and_kill.job_kill(principal=ann, job=job)
     with pytest.raises(Conflict):
-        jobs.job_kill(principal=ann, job=shelf)  # the saver runs in this alloc
+        submit_and_kill.job_kill(principal=ann, job=shelf)  # the saver runs in this alloc
     leave(shelf)
-    jobs.job_kill(principal=ann, job=Job.objects.get(cell=cell, name="logsaver"))
-    jobs.job_kill(principal=ann, job=shelf)
+    submit_and_kill.job_kill(principal=ann, job=Job.objects.get(cell=cell, name="logsaver"))
+    submit_and_kill.job_kill(principal=ann, job=shelf)
     assert [task.command for task in wanted(machine).run] == [["save"]]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from quota.vocabulary.permissions import system
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, KeptAlloc, Machine, Task

@@ -20,7 +20,7 @@ from scheduling.celery_tasks import lapses_run
 from scheduling.core.vocabulary import events
 from scheduling.demotion.quota_expiry import expiries_drop
 from scheduling.demotion.spent_budgets import spent_budgets_drop
-from scheduling.jobs import jobs, updates
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
@@ -96,7 +96,7 @@ def test_after_the_grace_growth_is_refused_and_everything_else_works(cell, tenan
         assert reported() == ["quota.grace-over"]
         for given in (file("new"), file("web", tasks=4), file("web", tasks=3, cpu="1100m")):
             with pytest.raises(Rejected) as caught:
-                jobs.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, given))
+                submit_and_kill.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, given))
             assert caught.value.code == "quota-exceeded"
         for number, given in enumerate(
             (
@@ -106,10 +106,10 @@ def test_after_the_grace_growth_is_refused_and_everything_else_works(cell, tenan
                 world.with_task("web", tasks=2, limit={"cpu": "1"}, command=["other"]) | {"priority": 250},
             )
         ):
-            done = jobs.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, given))
+            done = submit_and_kill.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, given))
             assert done.outcome == "updated", number
         job.refresh_from_db()
-        assert jobs.job_kill(principal=ann, job=job) >= 1
+        assert submit_and_kill.job_kill(principal=ann, job=job) >= 1
         expiries_watch()
     assert not QuotaExpiry.objects.exists()
     assert QuotaUse.objects.get().used[CPU] == 0

@@ -14,18 +14,18 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, Removal, TaskKey, Usage
 from quota.models import CellCapacity
 from scheduling.cells.cells import cell_new_history
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.events import TaskReported
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.journal import journal, wakeups
 from scheduling.link.shard.database import DatabaseAway
-from scheduling.machines import contact, joining, log_requests, machines
+from scheduling.machines import joining, last_contact, log_requests, machines
 from scheduling.master import metrics
 from scheduling.models import Brake, Departure, Machine, Task
-from scheduling.policy import brakes
+from scheduling.policy import brake_rules
 from scheduling.tasks import transitions
-from scheduling.usage import live
+from scheduling.usage import live_usage
 from tests.integration import link_world, rows
 from tests.integration.link_world import Link, a_job, exited, place, ran, running_link, task, until
 
@@ -112,7 +112,7 @@ def test_a_shard_goes_on_whatever_it_finds_in_redis(cell, link: Link) -> None:
     wakeups.client().publish("borg:link:sessions", "of a release to come")
     with link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
-        shards = contact.key("shards", cell.id)
+        shards = last_contact.key("shards", cell.id)
         ((_, before),) = wakeups.client().zrange(shards, 0, -1, withscores=True)
         until(
             lambda: wakeups.client().zrange(shards, 0, -1, withscores=True)[0][1] > before + 1.5, what="two heartbeats"
@@ -414,7 +414,7 @@ def test_a_task_known_to_be_over_is_stopped_without_a_question(cell, link: Link)
 
 def test_more_than_the_cell_may_stop_by_itself_waits_in_quarantine(cell, link: Link, monkeypatch) -> None:
     """A machine runs more unexpected tasks than the cell may stop by itself. They wait for an SRE (DESIGN §2.4)."""
-    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 2)
+    monkeypatch.setattr(brake_rules, "ALWAYS_STOPPED", 2)
     job = a_job(cell, tasks=3)
     with link.machine(cell) as machine:
         Task.objects.filter(job=job).update(incarnation=3)
@@ -590,23 +590,23 @@ def test_contact_and_usage_are_left_in_redis(cell, link: Link) -> None:
         key = place(job, machine_id())
         used = Usage(cpu_milli=42, ram_bytes=7, processes=1, throttled_milli=3)
         machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key, usage=used), usage=used)
-        rows = machine.keep_answering(lambda: live.read_machines(cell.id, [machine_id()]).rows[1:].tolist())
+        rows = machine.keep_answering(lambda: live_usage.read_machines(cell.id, [machine_id()]).rows[1:].tolist())
         assert len(rows) == 1
-        whole, row = live.read_cell(cell.id).rows
+        whole, row = live_usage.read_cell(cell.id).rows
         assert (row["task_id"], row["incarnation"], row["cpu_milli"]) == (task_id(job.id, 0), 1, 42)
         assert whole["task_id"] == -machine_id()
         assert (row["task_id"], row["throttled_milli"], row["ram_bytes"]) == (task_id(job.id, 0), 3, 7)
-        contacts = contact.read(cell.id)
+        contacts = last_contact.read(cell.id)
         assert contacts.shards == 1
         assert abs(contacts.last[machine_id()] - timezone.now().timestamp()) < 60
-        assert contact.heard_within(cell.id, [machine_id()]) == {machine_id()}
+        assert last_contact.heard_within(cell.id, [machine_id()]) == {machine_id()}
 
 
 def test_a_log_is_fetched_from_its_machine(cell, link: Link) -> None:
     key = TaskKey("b" * 32, 0, 1)
     with link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
-        until(lambda: contact.holder_of(cell.id, machine_id()), what="holder known")
+        until(lambda: last_contact.holder_of(cell.id, machine_id()), what="holder known")
         answers: list[LogChunk] = []
         row = Machine.objects.get()
         asking = threading.Thread(target=lambda: answers.append(log_requests.fetch(row, key, timeout_s=30)))

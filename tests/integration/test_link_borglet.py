@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.journal import journal
-from scheduling.machines import contact, log_requests
+from scheduling.machines import last_contact, log_requests
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Machine
 from scheduling.tasks import transitions
@@ -139,6 +139,6 @@ def test_a_log_is_read_through_the_link(cell, borglet: Borglet, tmp_path: Path) 
     machine = Machine.objects.get()
     key = place(job, machine.id)
     until(lambda: task(job).up, what="up")
-    until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
+    until(lambda: last_contact.holder_of(cell.id, machine.id), what="holder known")
     until(lambda: log_requests.fetch(machine, key, timeout_s=5).text == "I am cc/ubar/jfoo/0\n", what="the line")
     assert "f" * 32 in log_requests.fetch(machine, type(key)("f" * 32, 0, 1), timeout_s=5).error

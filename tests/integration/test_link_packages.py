@@ -22,7 +22,7 @@ from borglet.packages import tickets
 from quota.vocabulary.permissions import Role
 from scheduling.core.warm import compile_kernels
 from scheduling.identity import authority
-from scheduling.jobs.jobs import job_kill
+from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.why import explain_task
 from scheduling.machines.joining import join_token_issue
 from scheduling.machines.machines import machine_remove

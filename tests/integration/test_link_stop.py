@@ -14,26 +14,26 @@ from scheduling.journal import wakeups
 from scheduling.link.packages.swarms import SwarmExchange
 from scheduling.link.shard.redis_bridge import RedisBridge
 from scheduling.link.shard.shard import Shard
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 
 
 def test_a_machine_that_was_without_a_shard_for_long_is_heard_of_by_its_hello_alone() -> None:
     """After the death of its shard, a machine's hello alone counts as contact. Otherwise a hello does not count."""
     cell, orphan, mover = 987_654, 1, 2
-    keys = (contact.key("contact", cell), contact.key("shards", cell), contact.key("holder", cell))
+    keys = (last_contact.key("contact", cell), last_contact.key("shards", cell), last_contact.key("holder", cell))
 
     async def beat(shard: str, ages: dict[int, float], held: set[int]) -> float:
         connection = redis.asyncio.Redis.from_url(settings.BORG_REDIS_URL)
         try:
-            return await contact.beat(connection, shard, [cell], {cell: ages}, {cell: held})
+            return await last_contact.beat(connection, shard, [cell], {cell: ages}, {cell: held})
         finally:
             await connection.aclose()
 
     asyncio.run(beat("dead", {orphan: 50.0}, {orphan}))
     asyncio.run(beat("alive", {mover: 50.0}, {mover}))
-    wakeups.client().zadd(contact.key("shards", cell), {"dead": time.time() - 40})
+    wakeups.client().zadd(last_contact.key("shards", cell), {"dead": time.time() - 40})
     at = asyncio.run(beat("new", {}, {orphan, mover}))
-    last = contact.read(cell).last
+    last = last_contact.read(cell).last
     wakeups.client().delete(*keys)
     assert last[orphan] == pytest.approx(at)
     assert last[mover] < at - 45

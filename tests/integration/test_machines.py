@@ -12,12 +12,12 @@ from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal
-from scheduling.machines import contact, evacuation, machines
-from scheduling.machines.contact import Contacts
+from scheduling.machines import evacuation, last_contact, machines
+from scheduling.machines.last_contact import Contacts
 from scheduling.machines.silence import Silence
 from scheduling.models import Departure, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
-from scheduling.tasks import observations, transitions
+from scheduling.tasks import reported_states, transitions
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,7 +43,7 @@ def placed(cell, machine, *, tasks: int = 3, up: bool = True, name: str = "jfoo"
             [Assignment(*split_task_id(identity), machine.id, ports=(20000 + n,)) for n, identity in enumerate(ids)],
         )
         if up:
-            observations.tasks_observe(
+            reported_states.tasks_observe(
                 entry, [Observation(identity, 1, "up", "unknown", up=True, restarts=0) for identity in ids]
             )
     return job
@@ -362,8 +362,8 @@ def test_those_of_a_partition_are_late_together_when_the_first_is_silent() -> No
 
 def test_a_sweep_marks_the_silent_down(cell, machine) -> None:
     silence = Silence()
-    key, shards = contact.key("contact", cell.id), contact.key("shards", cell.id)
-    redis = contact.wakeups.client()
+    key, shards = last_contact.key("contact", cell.id), last_contact.key("shards", cell.id)
+    redis = last_contact.wakeups.client()
     now = redis.time()[0]
     redis.zadd(shards, {"s": now + 60})
     assert silence.sweep(cell.id, SETTINGS) == []

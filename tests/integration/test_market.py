@@ -14,9 +14,9 @@ from quota import clock
 from quota.admission import bands
 from quota.api.market import CalendarDaySerializer
 from quota.models import ApprovalRule, CellCapacity, Market, Order, OrderState, PriorityBand, Quota, Tenant
-from quota.once import reads_once
 from quota.pricing import market
 from quota.pricing.price_lists import price_list_at
+from quota.request_cache import reads_once
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, system
 from quota.vocabulary.resources import ZERO, Vector

@@ -27,7 +27,7 @@ from scheduling.master.loop import Master
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Job, JobSpec, Lease, PendingVerdict, Task
 from scheduling.policy.cell_settings import CellSettings
-from scheduling.tasks import observations
+from scheduling.tasks import reported_states
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -212,7 +212,7 @@ def test_a_report_alone_causes_no_pass(cell) -> None:
     running = Task.objects.get(job=job, state="running")
     before = passes(cell)
     with journal.write(cell.id, rows.ME) as entry:
-        observations.tasks_observe(entry, [observations.Observation(running.id, 1, "up", "unknown", up=True)])
+        reported_states.tasks_observe(entry, [reported_states.Observation(running.id, 1, "up", "unknown", up=True)])
     master.tick()
     assert passes(cell) == before
     with journal.write(cell.id, rows.ME) as entry:

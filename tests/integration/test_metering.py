@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota import clock
-from quota.admission.sizing import usage_of
+from quota.admission.suggested_quota import usage_of
 from quota.billing import ledger
 from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter, usage_charge, usage_price

@@ -19,12 +19,12 @@ from scheduling.core.cell.state import CellState
 from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.store import store
 from scheduling.history.causes import chains
+from scheduling.history.checkpoints.event_batches import numbers_between
 from scheduling.history.checkpoints.file import read_header
 from scheduling.history.checkpoints.folder import open_checkpoint
-from scheduling.history.checkpoints.replaying import numbers_between
 from scheduling.history.checkpoints.saving import checkpoint_write, due
-from scheduling.history.checkpoints.states import state_at
-from scheduling.history.moments import answering, keeper
+from scheduling.history.checkpoints.state_at_moment import state_at
+from scheduling.history.moments import answering, kept_states
 from scheduling.history.moments import process as process_module
 from scheduling.history.moments.asking import past_moment
 from scheduling.history.moments.messages import MomentRequest
@@ -136,20 +136,20 @@ def test_a_moment_of_a_token_of_one_tenant_has_the_jobs_of_this_tenant(people) -
 @pytest.mark.django_db(transaction=True)
 def test_kept_states_equal_rebuilt_ones(people, monkeypatch) -> None:
     cell, machine = people.cell, people.machine
-    monkeypatch.setattr(keeper, "BACK", 3)
+    monkeypatch.setattr(kept_states, "BACK", 3)
     for number in range(4):
         rows.a_job(cell, people.tenant, f"job{number}")
     checkpoint_write(cell.id)
     for number in range(6):
         portal_world.place(Job.objects.get(name="job0" if number < 3 else "job1"), number % 3, machine, port=21000)
     cell = fresh(cell)
-    kept = keeper.StateKeeper()
+    kept = kept_states.StateKeeper()
     last = cell.revision
     for revision in (last, last - 1, last - 2, last - 1, last, 3, last - 5, last - 4, 0, last):
         state = kept.state(cell, revision)
         assert state.revision == revision
         assert state.diff(state_at(cell, revision=revision)) == []
-        assert len(kept._kept) <= keeper.MOST_STATES
+        assert len(kept._kept) <= kept_states.MOST_STATES
     with pytest.raises(Rejected, match="not a revision"):
         kept.state(cell, last + 1)
     assert isinstance(kept.state(cell, last), CellState)

@@ -11,14 +11,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from naming.api import placed, selectors
+from naming.api import selectors, task_endpoints
 from naming.api.changes import MOST_REVISIONS, members_changed_after
 from naming.table.names import JobName, ServiceName, TaskName
 from portal.live.hub import Hub, Viewer
-from portal.live.names import NamesHub, NamesMessages, WatchedName
+from portal.live.watched_names import NamesHub, NamesMessages, WatchedName
 from quota.vocabulary.permissions import system
 from scheduling.cells.cells import cell_new_history
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
@@ -212,7 +212,7 @@ def test_jobs_come_to_a_service_and_leave_it(hub: NamesHub, job: Job) -> None:
 def test_a_job_that_ends_is_gone_and_another_of_its_name_is_another(hub: NamesHub, job: Job) -> None:
     names, viewer = follow(hub, job)
     with journal.write(job.cell_id, ME) as entry:
-        transitions.tasks_end(entry, [changes.Ending(task_id(job.id, index), "killed") for index in range(3)])
+        transitions.tasks_end(entry, [task_events.Ending(task_id(job.id, index), "killed") for index in range(3)])
     hub._tick()
     assert news(viewer)[-1].facts is None
     assert names.body(0)[2] is None
@@ -399,8 +399,8 @@ def test_ports_of_a_version_before_the_present_one_are_read_once_for_all_jobs(jo
     place(job.cell, canary, Machine.objects.get(), 0, ports=21_000)
     Job.objects.update(spec_version=2, port_names=["web"])
     jobs = {one.id: one for one in Job.objects.select_related("cell", "tenant")}
-    rows = placed.rows_of(jobs)
+    rows = task_endpoints.rows_of(jobs)
     with CaptureQueriesContext(connection) as captured:
-        found = placed.endpoints_of(jobs, rows, zone="borg.internal")
+        found = task_endpoints.endpoints_of(jobs, rows, zone="borg.internal")
     assert len(captured) == 1
     assert {tuple(one.ports) for one in found} == {("http",)}

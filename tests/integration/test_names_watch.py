@@ -21,12 +21,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from portal.live.consumers import LivePage
-from portal.live.watch import NamesWatch
+from portal.live.name_watch import NamesWatch
 from quota.models import Token
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from scheduling.cells.cells import cell_new_history
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine
@@ -184,7 +184,9 @@ def test_a_browser_polls_by_its_session(portal: str, world: World) -> None:
 def test_a_job_that_ends_is_not_found_by_a_client_that_waits_for_it(ann: httpx.Client, world: World) -> None:
     def end() -> None:
         with journal.write(world.cell.id, rows.ME) as entry:
-            transitions.tasks_end(entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)])
+            transitions.tasks_end(
+                entry, [task_events.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
+            )
 
     now = get(ann)["revision"]
     with later(end):
@@ -383,7 +385,9 @@ def test_a_watcher_of_a_browser_hears_of_loads_and_the_end(portal: str, world: W
         change = heard(socket)
         assert [one["load"] for one in change["changed"]] == [0.3]
         with journal.write(world.cell.id, rows.ME) as entry:
-            transitions.tasks_end(entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)])
+            transitions.tasks_end(
+                entry, [task_events.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
+            )
         assert heard(socket)["type"] == "gone"
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(timeout=WAIT_S)
@@ -533,7 +537,9 @@ def test_borgctl_prints_messages_and_ends_with_the_job(cli: Cli, world: World) -
         report(world.cell, world.job, 0)
         assert json.loads(process.stdout.readline())["changed"][0]["serving"]
         with journal.write(world.cell.id, rows.ME) as entry:
-            transitions.tasks_end(entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)])
+            transitions.tasks_end(
+                entry, [task_events.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
+            )
         assert json.loads(process.stdout.readline())["type"] == "gone"
         assert json.loads(process.stdout.read())["code"] == "not-found"
         assert process.wait(WAIT_S) == 1

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from naming.following.rows import snapshot as snapshot_of
+from naming.following.names_from_database import snapshot as snapshot_of
 from naming.table.table import NameTable
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import task_id
@@ -83,7 +83,7 @@ def test_rows_and_journal_tell_the_same_names(cell: Cell) -> None:
     report(cell, web, 3, phase="starting", health="unknown")
     evict(cell, web, 2)
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_end(entry, [changes.Ending(task_id(done.id, i), "finished") for i in range(2)])
+        transitions.tasks_end(entry, [task_events.Ending(task_id(done.id, i), "finished") for i in range(2)])
         Machine.objects.filter(pk=machines[2].pk).update(state="removed")
         entry.append(events.MachineRemoved(machine_id=machines[2].id))
     with journal.write(cell.id, ME) as entry:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from borglet.runtimes.supervisor import proctable
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Job, Machine, Task

@@ -21,7 +21,7 @@ import pytest
 from django.conf import settings
 from django.db import connection, transaction
 
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Role, Scope, system
 from scheduling.models import Cell, Job
 from tests.integration import portal_server, rows

@@ -12,7 +12,7 @@ from django.conf import settings
 
 from borglet.messages import LogChunk, TaskKey
 from scheduling.journal import wakeups
-from scheduling.machines import contact, log_requests
+from scheduling.machines import last_contact, log_requests
 from scheduling.models import Machine
 from scheduling.shells import streams
 from tests.integration import rows
@@ -44,7 +44,7 @@ def test_logs_are_not_in_the_append_only_file(kept: Path) -> None:
     wakeups.client().set("borg:test", "a key that is kept", ex=60)
     with running_link() as link, link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
-        until(lambda: contact.holder_of(cell.id, Machine.objects.get().id), what="holder known")
+        until(lambda: last_contact.holder_of(cell.id, Machine.objects.get().id), what="holder known")
         row = Machine.objects.get()
         asking = threading.Thread(target=lambda: answers.append(log_requests.fetch(row, key, timeout_s=30)))
         asking.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.vocabulary import changes
+from scheduling.core.vocabulary import task_events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.tasks import transitions
@@ -45,7 +45,7 @@ def test_tables_have_a_name_and_headings(world) -> None:
 def test_the_timeline_of_a_task_shows_its_incarnations(world) -> None:
     second = rows.a_machine(world.cell, "m2")
     with journal.write(world.cell.id, rows.ME) as entry:
-        transitions.tasks_evict(entry, [changes.Eviction(task_id(world.job.id, 0), 1, "preemption")])
+        transitions.tasks_evict(entry, [task_events.Eviction(task_id(world.job.id, 0), 1, "preemption")])
     portal_world.place(world.job, 0, second)
     page = signed_in("viewer").get(JOB + "0/")
     timeline = page.context["timeline"]

@@ -13,10 +13,10 @@ from websockets.sync.client import connect
 from borglet.messages import ShellFrame, shell_frame_of
 from portal.live.callers import principal_of_session
 from quota.models import Capability, Record, Token
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from scheduling.journal import wakeups
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.shells import streams
 from tests.integration import portal_world
 from tests.integration.portal_world import PASSWORD, signed_in
@@ -69,7 +69,7 @@ def test_an_open_shell_ends_within_seconds_of_a_password_change(shared_portal, w
     thief = signed_in("operator")
     shard = wakeups.client().pubsub()
     shard.subscribe(streams.channel("shard-1"))
-    wakeups.client().hset(contact.key("holder", world.cell.id), str(world.machine.id), "shard-1")
+    wakeups.client().hset(last_contact.key("holder", world.cell.id), str(world.machine.id), "shard-1")
     cookie = thief.cookies[settings.SESSION_COOKIE_NAME].value
     with connect(
         f"{shared_portal.replace('http', 'ws')}/ws/shell/cc/ubar/jfoo/0/",

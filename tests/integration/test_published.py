@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from naming.following.rows import snapshot as names_of
+from naming.following.names_from_database import snapshot as names_of
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
-from scheduling.jobs import jobs, updates
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.master import snapshot
 from scheduling.models import Cell, Departure, Job, Task
@@ -80,7 +80,7 @@ def test_many_at_once_and_inside_alloc_sets(cell, ann) -> None:
         "task": {"limit": {"cpu": "500m", "ram": "1Gi", "disk": "1Gi"}},
     }
     inner = CANARY | {"name": "inner", "alloc_set": "box"}
-    done = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[box, CANARY, inner], tenant="ubar")
+    done = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=[box, CANARY, inner], tenant="ubar")
     assert [verdict.outcome for verdict in done] == ["submitted"] * 3
     assert reported(cell) == from_rows(cell)
     assert sorted(reported(cell).values(), key=repr) == [Published(), WEIGHED, WEIGHED]

@@ -13,7 +13,7 @@ from django.test import Client
 from django.utils import timezone
 
 from quota.models import CellCapacity, Membership, Record, Tenant, Token
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from tests.integration import rows
 

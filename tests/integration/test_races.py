@@ -14,8 +14,8 @@ from borglet.messages import Hello
 from quota.models import QuotaUse
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
-from scheduling.core.vocabulary import changes, events
-from scheduling.jobs import jobs, updates
+from scheduling.core.vocabulary import events, task_events
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.link.shard import writer
 from scheduling.machines.machines import machine_undrain, machines_down, machines_drain
@@ -87,7 +87,7 @@ def test_a_killed_job_keeps_no_task_that_was_added_meanwhile(cell, tenant) -> No
     groups = world.read(cell, world.a_file(tasks=5), tenant=tenant.name).groups(3, 4)
     threads = Threads()
     with journal.write(cell.id, rows.ME) as entry:
-        threads.start(lambda: jobs.job_kill(principal=SRE, job=job))
+        threads.start(lambda: submit_and_kill.job_kill(principal=SRE, job=job))
         wait_until_blocked()
         entry.append(events.TasksAdded(job_id=job.id, groups=groups, spec_version=1))
         new_tasks.tasks_create(entry, [new_tasks.NewTasks(job.id, groups, 1)])
@@ -103,16 +103,16 @@ def test_quota_goes_back_once_when_the_last_task_ends_and_is_killed_at_once(cell
         world.submit(SRE, cell, world.a_file(f"stays{turn}", tasks=1), tenant=tenant.name)
         world.bring_up(job, machine)
         task = Task.objects.get(job=job)
-        ended = changes.Ending(task.id, "finished", task.incarnation, gone=True)
+        ended = task_events.Ending(task.id, "finished", task.incarnation, gone=True)
         threads = Threads()
 
-        def report(ended: changes.Ending = ended) -> None:
+        def report(ended: task_events.Ending = ended) -> None:
             with journal.write(cell.id, rows.ME) as entry:
                 transitions.tasks_end(entry, [ended])
 
         with journal.write(cell.id, rows.ME) as entry:
             threads.start(report)
-            threads.start(lambda job=job: jobs.job_kill(principal=SRE, job=job))
+            threads.start(lambda job=job: submit_and_kill.job_kill(principal=SRE, job=job))
             wait_until_blocked(2)
             entry.append(events.JobRejected(tenant="x", name="y", code="test", detail="", figures={}))
         threads.join()
@@ -137,11 +137,11 @@ def test_everybody_at_once(cell, tenant) -> None:
             job = live.exclude(state="dead").first()
             try:
                 if rng.random() < 0.3 and job is not None:
-                    jobs.job_kill(principal=SRE, job=job)
+                    submit_and_kill.job_kill(principal=SRE, job=job)
                 elif rng.random() < 0.2 and job is not None and job.spec_version > 1:
                     updates.job_undo(principal=SRE, job=job)
                 else:
-                    jobs.job_apply(principal=SRE, cell=cell, job_spec=read)
+                    submit_and_kill.job_apply(principal=SRE, cell=cell, job_spec=read)
             except Rejected as problem:
                 if problem.code not in ("job-exists", "job-ended", "quota-exceeded"):
                     raise

@@ -16,12 +16,12 @@ from django.conf import settings
 from django.test import Client
 from prometheus_client import REGISTRY
 
-from portal.http import front
-from portal.http.front import Front
-from portal.http.rates import RequestRates
+from portal.http import request_deadlines
+from portal.http.rate_limits import RequestRates
+from portal.http.request_deadlines import Front
 from quota import clock
 from quota.models import Tenant
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from serving import shared_buckets
 from serving.buckets import WINDOW_S, Rate
@@ -308,7 +308,7 @@ def test_requests_do_not_wait_for_a_redis_that_hangs_and_are_not_counted_later(m
 
 
 def test_the_answer_at_the_deadline_shows_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "GRACE_S", 0.05)
+    monkeypatch.setattr(request_deadlines, "GRACE_S", 0.05)
 
     async def hang(request: Message, receive: Any, send: Any) -> None:
         await receive()

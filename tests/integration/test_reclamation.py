@@ -32,7 +32,7 @@ from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Job, JobSpec, Machine, Task
 from scheduling.policy import cell_settings
 from scheduling.policy.cell_settings import CellSettings
-from scheduling.usage import live
+from scheduling.usage import live_usage
 from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -75,11 +75,11 @@ class Cycle:
             ]
             heard = merge_report(None, decode_to_shard(encode(Report(1, 1, "", "", 0, reported))))
             heard.assign(view, machine.id)
-            machines |= live.pack([(heard.measured(machine.id), seconds + micros / 1e6)])
+            machines |= live_usage.pack([(heard.measured(machine.id), seconds + micros / 1e6)])
 
         async def send() -> None:
             client = redis.asyncio.Redis.from_url(settings.BORG_REDIS_URL)
-            await live.store(client, {self.cell.id: machines})
+            await live_usage.store(client, {self.cell.id: machines})
             await client.aclose()
 
         asyncio.run(send())
@@ -207,7 +207,7 @@ def test_stale_usage_is_ignored(cell) -> None:
     held = reservation(job)
     key = f"borg:usage:{cell.id}"
     for field, value in wakeups.client().hgetall(key).items():
-        aged = np.frombuffer(value, dtype=live.SAMPLE).copy()
+        aged = np.frombuffer(value, dtype=live_usage.SAMPLE).copy()
         aged["at"] -= 60
         wakeups.client().hset(key, field, aged.tobytes())
     for _ in range(20):
@@ -216,8 +216,8 @@ def test_stale_usage_is_ignored(cell) -> None:
     figures = utilisation.figures_of([cell.id])[cell.id]
     assert (figures.running, figures.measured) == (1, 0)
     for field, value in wakeups.client().hgetall(key).items():
-        aged = np.frombuffer(value, dtype=live.SAMPLE).copy()
-        aged["at"] -= live.FORGET_S
+        aged = np.frombuffer(value, dtype=live_usage.SAMPLE).copy()
+        aged["at"] -= live_usage.FORGET_S
         wakeups.client().hset(key, field, aged.tobytes())
     cycle.turn(seconds=EVERY_S)
     assert wakeups.client().hlen(key) == 0

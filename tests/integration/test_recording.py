@@ -14,7 +14,7 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from scheduling.history.checkpoints.folder import checkpoints_of
 from scheduling.history.checkpoints.rows import load_recorded, read_cell
-from scheduling.history.checkpoints.states import replay, state_at
+from scheduling.history.checkpoints.state_at_moment import replay, state_at
 from scheduling.history.checkpoints.tables import tables_of
 from scheduling.history.statistics.tallies import TOTAL, Figure
 from scheduling.journal import journal, partitions

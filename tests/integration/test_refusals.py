@@ -14,7 +14,7 @@ from quota.models import CellCapacity, PriceList, PriorityBand, Quota, Tenant
 from quota.pricing.market import capacity_of, market_set
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Role, Scope, system
-from scheduling.jobs import jobs, updates
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.jobs.quota_rejections import CURED, HOLDERS, TOLD
 from scheduling.models import Job
 from tests.integration import rows, world
@@ -54,7 +54,7 @@ def refused(who, cell, given) -> Rejected:
 
 
 def bulk(who, cell, files, **how) -> list[Rejected | None]:
-    return [one.problem for one in jobs.jobs_submit_bulk(principal=who, cell=cell, files=files, **how)]
+    return [one.problem for one in submit_and_kill.jobs_submit_bulk(principal=who, cell=cell, files=files, **how)]
 
 
 def test_the_largest_holders_are_named_with_what_they_hold(cell, tenant, ann) -> None:

@@ -10,8 +10,8 @@ from quota.models import Record, Tenant
 from quota.tenancy import tenants
 from quota.vocabulary.errors import Rejected
 from scheduling.cells import cells
-from scheduling.jobs import jobs, plans, updates
-from scheduling.jobs import names as job_names
+from scheduling.jobs import job_name_rules as job_names
+from scheduling.jobs import plans, submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.models import Cell, Job
 from scheduling.spec import parser
@@ -57,12 +57,12 @@ def test_the_last_task_of_a_job_has_a_name_that_fits(settings) -> None:
     revision = journal.newest(cell.id)
     for wanted in (file | {"tasks": 11}, file | {"name": "b" * 63, "tasks": 11}):
         with pytest.raises(Rejected, match="shorten it by 1") as caught:
-            jobs.spec_for(principal=ann, cell=cell, file=wanted, tenant="ubar")
+            submit_and_kill.spec_for(principal=ann, cell=cell, file=wanted, tenant="ubar")
         assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["name"])
-        (verdict,) = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[wanted], tenant="ubar")
+        (verdict,) = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=[wanted], tenant="ubar")
         assert (verdict.outcome, verdict.problem and verdict.problem.code) == ("refused", "invalid-spec")
     assert (journal.newest(cell.id), Job.objects.get()) == (revision, job)
-    within = jobs.spec_for(principal=ann, cell=cell, file=file | {"tasks": 9}, tenant="ubar")
+    within = submit_and_kill.spec_for(principal=ann, cell=cell, file=file | {"tasks": 9}, tenant="ubar")
     assert plans.job_plan(principal=ann, cell=cell, job_spec=within).problem is None
 
 
@@ -71,20 +71,20 @@ def test_no_new_job_is_called_service() -> None:
     cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
     ann = world.principal("ann", tenant=tenant)
     file = world.a_file("service", priority=0)
-    read = jobs.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
+    read = submit_and_kill.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
     plan = plans.job_plan(principal=ann, cell=cell, job_spec=read)
-    (bulk,) = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[file], tenant="ubar")
+    (bulk,) = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=[file], tenant="ubar")
     for problem in (plan.problem, bulk.problem):
         assert problem is not None
         assert (problem.code, list(problem.fields)) == ("reserved-name", ["name"])
         assert "choose another" in problem.detail
     with pytest.raises(Rejected, match="choose another"):
-        jobs.job_submit(principal=ann, cell=cell, job_spec=read, dry_run=True)
+        submit_and_kill.job_submit(principal=ann, cell=cell, job_spec=read, dry_run=True)
     assert not Job.objects.exists()
 
     job = world.submit(ann, cell, world.a_file("services", priority=0))
     Job.objects.filter(pk=job.pk).update(name="service")
-    again = jobs.job_apply(principal=ann, cell=cell, job_spec=msgspec.structs.replace(read, tasks=2))
+    again = submit_and_kill.job_apply(principal=ann, cell=cell, job_spec=msgspec.structs.replace(read, tasks=2))
     assert (again.outcome, again.job and again.job.spec_version) == ("updated", 2)
 
 
@@ -94,7 +94,7 @@ def test_the_label_service_is_a_name(value: str) -> None:
     ann = world.principal("ann", tenant=tenant)
     file = world.a_file(priority=0, labels={"service": value, "tier": value})
     with pytest.raises(Rejected, match="use lower-case letters") as caught:
-        jobs.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
+        submit_and_kill.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
     assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["labels.service"])
     assert parser.load(file).labels["service"] == value  # values that were accepted earlier can still be read
 
@@ -107,8 +107,8 @@ def test_the_longest_name_of_a_service_fits(settings) -> None:
     job = world.submit(ann, cell, file)
     longer = world.with_task(ports=["http", "https"]) | {"priority": 0, "labels": {"service": LONG}}
     with pytest.raises(Rejected, match="shorten it by 1") as caught:
-        jobs.spec_for(principal=ann, cell=cell, file=longer, tenant="ubar")
+        submit_and_kill.spec_for(principal=ann, cell=cell, file=longer, tenant="ubar")
     assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["labels.service"])
     without = longer | {"labels": {"service": LONG[:-1]}}
-    changed = jobs.spec_for(principal=ann, cell=cell, file=without, tenant="ubar", name=job.name)
+    changed = submit_and_kill.spec_for(principal=ann, cell=cell, file=without, tenant="ubar", name=job.name)
     assert updates.job_update(principal=ann, job=job, job_spec=changed).outcome == "updated"

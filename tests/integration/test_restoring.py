@@ -16,14 +16,14 @@ from borglet.messages import EndCause, Exit
 from quota.models import Quota, QuotaUse, Tenant
 from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import system
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.folder import checkpoints_of
 from scheduling.history.checkpoints.rows import load_recorded
 from scheduling.history.checkpoints.saving import checkpoint_write, checkpoints_drop_old, due
-from scheduling.history.checkpoints.states import state_at
+from scheduling.history.checkpoints.state_at_moment import state_at
 from scheduling.history.erasure.erasing import Eraser
 from scheduling.history.erasure.identities import IdentityKind
 from scheduling.history.restoring import restoring
@@ -31,10 +31,10 @@ from scheduling.history.restoring.differences import RequestedJob, requested
 from scheduling.history.restoring.restoring import cell_restore
 from scheduling.history.studies.deletion import study_delete
 from scheduling.history.studies.studies import study_restore
-from scheduling.jobs import jobs, updates
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.journal.sql import query
-from scheduling.link.views.news import concerned_machines
+from scheduling.link.views.concerned_machines import concerned_machines
 from scheduling.master.invariants import validate
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Job, JobSpec, Machine, Task
@@ -62,7 +62,7 @@ def fresh(cell: Cell) -> Cell:
 
 
 def kill(job: Job, **how: Any) -> None:
-    jobs.job_kill(principal=SRE, job=Job.objects.get(pk=job.pk), **how)
+    submit_and_kill.job_kill(principal=SRE, job=Job.objects.get(pk=job.pk), **how)
 
 
 def update(cell: Cell, job: Job, file: dict[str, Any]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from scheduling.brakes import brakes as brake_services
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.machines import evacuation
 from scheduling.master.metrics import CellCollector
 from scheduling.models import Drain, Job, Machine
-from scheduling.policy import brakes
+from scheduling.policy import brake_rules
 from scheduling.tasks import transitions
 from tests.integration import cli_world, rows, world
 from tests.integration.cli_world import Cli
@@ -72,7 +72,7 @@ def test_a_drain_is_waited_for(cell, busy, sre) -> None:
 
 def test_nobody_waits_for_what_stops_on_a_machine_that_is_down(cell, busy, sre) -> None:
     with journal.write(cell.id, rows.ME) as entry:
-        gone = [changes.Eviction(task_id(busy.id, index), 1, "machine-failure") for index in range(3)]
+        gone = [task_events.Eviction(task_id(busy.id, index), 1, "machine-failure") for index in range(3)]
         transitions.tasks_evict(entry, gone)
     rows.machine_down(Machine.objects.get(hostname="m1"))
     told, document = sre.failing("machine", "drain", "m1", "--reason", "new disk", "--wait")
@@ -93,7 +93,7 @@ def test_what_is_wrong_about_a_drain_is_reported(cell, busy, sre, eve) -> None:
 
 def test_killing_much_of_a_cell_has_to_be_confirmed(cell, ann, eve, sre) -> None:
     """A kill that stops many tasks of a cell is rejected unless the user confirms the number of these tasks."""
-    job = world.submit(ann, cell, world.a_file("huge", tasks=brakes.ALWAYS_STOPPED + 1))
+    job = world.submit(ann, cell, world.a_file("huge", tasks=brake_rules.ALWAYS_STOPPED + 1))
     world.bring_up(job, rows.a_machine(cell))
     told, document = eve.failing("kill", "huge")
     assert "501 of the 501 running tasks of cell cc would stop" in told

@@ -27,7 +27,7 @@ from borglet.messages import EndCause, Exit
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary.plan import Plan
-from scheduling.jobs import jobs, updates
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.machines import evacuation, machines
 from scheduling.master.invariants import validate
 from scheduling.models import Departure, Job, Machine, Task
@@ -117,7 +117,7 @@ class Cell(RuleBasedStateMachine):
         for rehearsed in (True, False):
             before = self._numbers()
             with quota_may_be_short():
-                jobs.job_apply(principal=SRE, cell=self.row, job_spec=read, dry_run=rehearsed)
+                submit_and_kill.job_apply(principal=SRE, cell=self.row, job_spec=read, dry_run=rehearsed)
             if rehearsed:
                 assert before == self._numbers()
 
@@ -139,14 +139,14 @@ class Cell(RuleBasedStateMachine):
     @rule(name=names, really=st.integers(0, 3))
     def kill(self, name: str, really: int) -> None:
         if not really and (job := self._live(name)) is not None:
-            jobs.job_kill(principal=SRE, job=job)
+            submit_and_kill.job_kill(principal=SRE, job=job)
             assert self._live(name) is None
 
     @rule(name=names, index=st.integers(0, 4))
     def kill_one(self, name: str, index: int) -> None:
         job = self._live(name)
         if job is not None and Task.objects.filter(job=job, index=index).exists():
-            jobs.job_kill(principal=SRE, job=job, indexes=[index])
+            submit_and_kill.job_kill(principal=SRE, job=job, indexes=[index])
 
     @rule(number=st.integers(0, 2), out=st.booleans())
     def drain(self, number: int, out: bool) -> None:

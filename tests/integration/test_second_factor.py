@@ -15,7 +15,7 @@ from django.test import Client
 
 from portal.live.callers import principal_of_session
 from quota.models import Record, Token
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from tests.integration import portal_world
 from tests.integration.portal_world import PASSWORD

@@ -17,10 +17,10 @@ from rest_framework.renderers import JSONRenderer
 from portal.api.rendering import FastJSONRenderer
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
-from scheduling.api.cell_shapes import CellSerializer, MachineSerializer
+from scheduling.api.cell_serializers import CellSerializer, MachineSerializer
 from scheduling.api.cells import event_names
-from scheduling.api.job_shapes import JobSerializer
-from scheduling.api.task_shapes import EventSerializer, TaskSerializer
+from scheduling.api.job_serializers import JobSerializer
+from scheduling.api.task_serializers import EventSerializer, TaskSerializer
 from scheduling.jobs.health import health_of
 from scheduling.models import Cell, Event, Job, Machine, Task, Update
 from tests.integration.world import a_file, bring_up, submit

@@ -9,8 +9,8 @@ from django.contrib.auth import get_user_model
 
 from quota import clock
 from quota.models import Record, ServiceAccount, Token
-from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user, token_issue, token_revoke
 from quota.tenancy.members import member_leave, membership_set
+from quota.tenancy.principals import InvalidToken, principal_of_token, principal_of_user
 from quota.tenancy.service_accounts import (
     service_account_create,
     service_account_named,
@@ -18,6 +18,7 @@ from quota.tenancy.service_accounts import (
     service_account_set,
     service_account_token,
 )
+from quota.tenancy.tokens import token_issue, token_revoke
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role, Scope
 from tests.integration import rows, world

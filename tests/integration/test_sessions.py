@@ -15,7 +15,7 @@ from django.utils import timezone
 from portal.live.callers import principal_of_session
 from quota.models import Record
 from quota.retention import forget_old
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.browsers import browser_of
 from quota.vocabulary.permissions import Scope, system
 from tests.integration import portal_world

@@ -15,7 +15,7 @@ import pytest
 from scheduling.cells.cells import cell_set
 from scheduling.journal import wakeups
 from scheduling.link.transport.spread import FEW
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.master.loop import Master
 from scheduling.models import Cell, Machine, Task
 from tests.integration import rows, world
@@ -84,7 +84,7 @@ def test_machines_of_a_killed_shard_go_on_at_another_and_spread_once_it_is_back(
             at = time.time()
 
             def heard_again() -> bool:
-                last = contact.read(cell.id).last
+                last = last_contact.read(cell.id).last
                 return len(link.shard.connections) == len(HOSTS) and min(last.values()) > at
 
             work(master, heard_again, seconds=30)

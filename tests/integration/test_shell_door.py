@@ -12,7 +12,7 @@ from websockets.sync.client import connect
 
 from borglet.messages import ShellFrame, shell_frame_of
 from quota.models import Capability
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from scheduling.models import ShellSession
 from tests.integration import portal_world

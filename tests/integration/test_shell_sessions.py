@@ -11,11 +11,11 @@ from django.utils import timezone
 
 from borglet.messages import ShellClaims
 from quota.models import Capability
-from quota.tenancy.access import principal_of_user
+from quota.tenancy.principals import principal_of_user
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal, Scope
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.journal import journal
 from scheduling.models import Event, ShellSession, Task
 from scheduling.shells import shells

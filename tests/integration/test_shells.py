@@ -21,10 +21,10 @@ import pytest
 from borglet.runtimes.supervisor import proctable
 from quota.models import Capability, Tenant
 from quota.vocabulary.permissions import Role
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.journal import journal
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Cell, Event, Job, Machine, ShellSession
 from scheduling.tasks import transitions
@@ -64,7 +64,7 @@ def shop(shared_portal: str, tmp_path: Path, request: pytest.FixtureRequest) -> 
         job = a_job(cell, command=["sleep", "3600"], env={"COLOUR": "teal"}, limit={"cpu": "100m", "ram": "64Mi"})
         place(job, machine.id)
         until(lambda: task(job).up, seconds=WAIT_S, what="up")
-        until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
+        until(lambda: last_contact.holder_of(cell.id, machine.id), what="holder known")
         yield Place(cell, job, permitted(tmp_path, shared_portal, "ann"), shared_portal, borglet, machine, stack)
 
 

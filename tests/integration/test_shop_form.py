@@ -9,7 +9,7 @@ import pytest
 
 from portal.sigma.shop.availability import HEIGHT, WIDTH, DayLeft, chart
 from portal.sigma.shop.period import DAY, DayError, QuotaPeriod, day_read, instants, preset_last, preset_of
-from portal.sigma.shop.wish import Choices, fields_of, wish_read
+from portal.sigma.shop.request_form import Choices, fields_of, wish_read
 from quota.vocabulary.resources import format_input
 
 BERLIN, NEW_YORK, HAVANA = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York"), ZoneInfo("America/Havana")

@@ -20,8 +20,8 @@ from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal, wakeups
 from scheduling.models import Event, Job, JobSpec, Machine, Package, Task
-from scheduling.tasks import observations
-from scheduling.usage import live as usage
+from scheduling.tasks import reported_states
+from scheduling.usage import live_usage as usage
 from scheduling.usage import usage_windows
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
@@ -329,7 +329,7 @@ def test_the_job_page_tells_what_happened_and_why(world) -> None:
 
 
 def test_an_eviction_is_reported_with_what_caused_it(world) -> None:
-    from scheduling.core.vocabulary import changes, events
+    from scheduling.core.vocabulary import events, task_events
     from scheduling.core.vocabulary.requirement import task_id
     from scheduling.journal import journal
     from scheduling.tasks import transitions
@@ -338,7 +338,11 @@ def test_an_eviction_is_reported_with_what_caused_it(world) -> None:
         drained = entry.append(events.MachineState(machine_id=world.machine.id, state="draining", reason="new disk"))
         transitions.tasks_evict(
             entry,
-            [changes.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained, detail="drained")],
+            [
+                task_events.Eviction(
+                    task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained, detail="drained"
+                )
+            ],
         )
     page = signed_in("viewer").get(JOB).text
     assert "task 0 was evicted from m1 by machine shutdown: drained" in page
@@ -383,7 +387,7 @@ def test_the_password_and_the_second_factor_have_pages(world, path) -> None:
 
 
 def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
-    from scheduling.core.vocabulary import changes
+    from scheduling.core.vocabulary import task_events
     from scheduling.core.vocabulary.requirement import task_id
     from scheduling.journal import journal
     from scheduling.tasks import transitions
@@ -405,7 +409,7 @@ def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
     assert "The task runs in the alloc shelf/0, so it is always on the machine of this alloc." in told
     assert "No score" not in told
     with journal.write(world.cell.id, rows.ME) as entry:
-        transitions.tasks_evict(entry, [changes.Eviction(task_id(outer.id, 0), 1, "preemption")])
+        transitions.tasks_evict(entry, [task_events.Eviction(task_id(outer.id, 0), 1, "preemption")])
     assert "task 0 was evicted from m1: its alloc shelf/0 was stopped" in signed_in("viewer").get(page).text
 
 
@@ -495,7 +499,7 @@ def crash(job: Job, index: int) -> None:
     ended = {"cause": "exited", "status": 3, "signal": None}
     seen = Observation(task.id, task.incarnation, "backoff", "unknown", False, 4, ended)
     with journal.write(job.cell_id, rows.ME) as entry:
-        observations.tasks_observe(entry, [seen])
+        reported_states.tasks_observe(entry, [seen])
 
 
 def test_a_job_that_only_crashes_is_shown_red_everywhere(world) -> None:

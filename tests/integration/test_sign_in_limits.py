@@ -12,7 +12,7 @@ from django.http import HttpResponse
 from django.test import Client
 
 from quota import clock
-from quota.tenancy.sign_in import ACCOUNT, ADDRESS, FORGOTTEN_AFTER_S, PAIR, TooManyAttempts, check_limited
+from quota.tenancy.sign_in_limits import ACCOUNT, ADDRESS, FORGOTTEN_AFTER_S, PAIR, TooManyAttempts, check_limited
 from tests.integration.portal_world import PASSWORD, person
 
 pytestmark = pytest.mark.django_db

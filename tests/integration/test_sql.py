@@ -20,12 +20,12 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
-from scheduling.core.vocabulary.changes import Ending, Eviction
-from scheduling.history.infrastore import asking, grammar, ready, sources
+from scheduling.core.vocabulary.task_events import Ending, Eviction
+from scheduling.history.infrastore import asking, exported_rows, grammar, ready_queries
 from scheduling.history.infrastore.columns import TABLES
+from scheduling.history.infrastore.exported_rows import Visibility
 from scheduling.history.infrastore.process.loading import Loader
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
-from scheduling.history.infrastore.sources import Visibility
 from scheduling.journal import journal
 from scheduling.models import Cell, Event, Job, Task
 from scheduling.tasks import transitions
@@ -235,7 +235,7 @@ def everything(cell: Cell, visible: Visibility) -> duckdb.DuckDBPyConnection:
     """Return a database with all tables of a cell, loaded in this process as the child process loads them."""
     database = duckdb.connect(":memory:")
     with tempfile.TemporaryDirectory() as folder:
-        _, tables, facts = sources.export(
+        _, tables, facts = exported_rows.export(
             Path(folder), cell, tables=list(TABLES), names=None, since={}, visible=visible
         )
         limits = Limits(seconds=1, memory_mib=1, threads=1, most_rows=1, most_bytes=1)
@@ -246,7 +246,7 @@ def everything(cell: Cell, visible: Visibility) -> duckdb.DuckDBPyConnection:
 def test_ready_queries_answer_on_real_rows(cell, story, sre) -> None:
     database = everything(cell, asking.visibility(sre, cell))
     found = {}
-    for query in ready.queries():
+    for query in ready_queries.queries():
         checked = grammar.check(query.sql, asking.standard_parameters(timezone.now()))
         table = database.sql(checked.sql)
         found[query.name] = [dict(zip(table.columns, row, strict=True)) for row in table.fetchall()]

@@ -17,7 +17,7 @@ from scheduling.history.archive import retention
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
 from scheduling.history.archive.store import store
 from scheduling.history.infrastore import asking
-from scheduling.history.infrastore.derived import derive
+from scheduling.history.infrastore.derived_tables import derive
 from scheduling.journal import journal
 from scheduling.journal.row_events import machine_set_event
 from scheduling.models import ArchiveFile, Cell, Machine, Task

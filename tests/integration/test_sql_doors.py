@@ -11,7 +11,7 @@ from django.utils import timezone
 from portal.sigma.sql.charts import chart_of
 from quota.models import Tenant
 from quota.vocabulary.errors import NotFound, Rejected
-from scheduling.history.infrastore import ready, saved
+from scheduling.history.infrastore import ready_queries, saved_queries
 from scheduling.models import SavedQuery
 from tests.integration import cli_world, portal_world, rows, world
 
@@ -64,7 +64,7 @@ def test_rest_rejects_with_the_place_of_the_error(place) -> None:
 def test_rest_lists_tables_and_ready_queries(place) -> None:
     answer = world.bearer(world.a_user("viewer")).get("/api/v1/cells/cc/sql/schema/").json()
     assert {"instance_usage", "collection_events", "jobs"} <= {table["name"] for table in answer["tables"]}
-    assert len(answer["queries"]) == len(ready.queries()) >= 25
+    assert len(answer["queries"]) == len(ready_queries.queries()) >= 25
 
 
 @pytest.mark.django_db
@@ -135,10 +135,10 @@ def test_values_of_saved_queries_are_checked(place) -> None:
     ann = world.principal("ann", tenant=place.tenant)
     for title, query, field in (("", "SELECT 1", "title"), ("x" * 101, "SELECT 1", "title"), ("x", " ", "query")):
         with pytest.raises(Rejected) as caught:
-            saved.query_save(principal=ann, title=title, query=query, tenant="", now=timezone.now())
+            saved_queries.query_save(principal=ann, title=title, query=query, tenant="", now=timezone.now())
         assert list(caught.value.fields) == [field]
     with pytest.raises(NotFound):
-        saved.query_save(principal=ann, title="x", query="SELECT 1", tenant="other", now=timezone.now())
+        saved_queries.query_save(principal=ann, title="x", query="SELECT 1", tenant="other", now=timezone.now())
 
 
 @pytest.mark.django_db(transaction=True)

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Principal, Role
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.states import Observation
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.history.statistics import retention
 from scheduling.history.statistics.metrics import StatisticsCollector
 from scheduling.history.statistics.reader import statistics_read
@@ -22,7 +22,7 @@ from scheduling.history.statistics.retention import statistics_drop_old, statist
 from scheduling.history.statistics.tallies import Figure
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, JobSpec, JournalTally, PendingVerdict, StatisticsReader, Task
-from scheduling.tasks import observations, transitions
+from scheduling.tasks import reported_states, transitions
 from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,7 +56,7 @@ def a_running_job(cell: Cell, name: str = "web", *, tasks: int = 3, priority: in
 def up(cell: Cell, job: Job) -> None:
     with journal.write(cell.id, rows.ME) as entry:
         found = Task.objects.filter(job=job, state="running", up=False)
-        observations.tasks_observe(
+        reported_states.tasks_observe(
             entry, [Observation(task.id, task.incarnation, "up", "unknown", True) for task in found]
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from naming.following.rows import cell_facts
+from naming.following.names_from_database import cell_facts
 from quota.models import QuotaUse, Tenant
 from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import system
@@ -22,7 +22,7 @@ from scheduling.history.checkpoints.folder import checkpoints_of
 from scheduling.history.checkpoints.redact import redact
 from scheduling.history.checkpoints.rows import load_recorded, read_cell
 from scheduling.history.checkpoints.saving import checkpoint_write
-from scheduling.history.checkpoints.states import replay, state_at
+from scheduling.history.checkpoints.state_at_moment import replay, state_at
 from scheduling.history.studies import requests
 from scheduling.history.studies.deletion import study_delete
 from scheduling.history.studies.studies import study_import, study_restore

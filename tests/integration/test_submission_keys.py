@@ -11,7 +11,7 @@ from django.test import Client
 
 from quota.models import Tenant
 from quota.vocabulary.permissions import Role
-from scheduling.jobs import jobs
+from scheduling.jobs import submit_and_kill
 from scheduling.models import Cell, Job
 from tests.integration.world import a_file, a_user, bearer, principal
 
@@ -46,7 +46,7 @@ def test_a_retry_gets_the_same_answer_and_makes_nothing(ann: Client, send: Any) 
 @pytest.mark.parametrize("send", [_post, _put])
 def test_a_retry_after_the_job_has_ended_does_not_run_it_again(ann: Client, cell: Cell, send: Any) -> None:
     uid = send(ann, a_file("web"), "k1").json()["job"]["uid"]
-    jobs.job_kill(principal=principal("ann"), job=Job.objects.get())
+    submit_and_kill.job_kill(principal=principal("ann"), job=Job.objects.get())
     again = send(ann, a_file("web"), "k1")
     assert (again.status_code, again.json()["job"]["uid"]) == (201, uid)
     assert Job.objects.count() == 1

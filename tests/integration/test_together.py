@@ -8,9 +8,9 @@ import pytest
 
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import ACCELERATORS
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.requirement import task_id
-from scheduling.jobs import jobs
+from scheduling.core.vocabulary.task_events import Eviction
+from scheduling.jobs import submit_and_kill
 from scheduling.journal import journal
 from scheduling.machines import machines
 from scheduling.master.invariants import validate
@@ -173,7 +173,7 @@ def test_a_gang_is_placed_whole_or_not_at_all_and_preempted_within_budgets(cell,
     too_many = world.submit(ann, cell, batch("gang", 3, {"cpu": 6}, gang=True))
     placing()
     assert (len(running(small)), len(running(too_many))) == (2, 0), "two machines have room for one each"
-    jobs.job_kill(principal=ann, job=too_many)
+    submit_and_kill.job_kill(principal=ann, job=too_many)
     urgent = world.submit(ann, cell, world.with_task("urgent", tasks=3, limit={"cpu": 5, "ram": "64Mi"}))
     placing()
     assert (len(running(urgent)), len(running(small))) == (3, 1), "one victim is enough, and one may be down"

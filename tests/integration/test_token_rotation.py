@@ -9,8 +9,8 @@ from django.test import Client
 from django.utils import timezone
 
 from quota.models import Membership, Record, Token
-from quota.tenancy.access import TOKEN_LASTS, token_issue
 from quota.tenancy.service_accounts import service_account_create, service_account_token
+from quota.tenancy.tokens import TOKEN_LASTS, token_issue
 from quota.vocabulary.permissions import Scope, system
 from tests.integration import portal_world, rows
 

@@ -8,13 +8,13 @@ from django.test import Client
 
 from quota.models import PriorityBand, QuotaUse
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause, Observation
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.journal import journal
 from scheduling.models import Departure, Job, NoticeCount, Task
-from scheduling.tasks import departures, observations, transitions
+from scheduling.tasks import departures, reported_states, transitions
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -59,7 +59,7 @@ def test_a_preempted_task_departs_and_its_preemptor_is_named(cell, job) -> None:
     machine = rows.a_machine(cell)
     place(cell, job, machine, 0)
     with journal.write(cell.id, rows.ME) as entry:
-        observations.tasks_observe(entry, [Observation(task_id(job.id, 0), 1, "up", "unknown", up=True, restarts=0)])
+        reported_states.tasks_observe(entry, [Observation(task_id(job.id, 0), 1, "up", "unknown", up=True, restarts=0)])
     assert counters(job) == (3, 2, 1, 1, 0)
     with journal.write(cell.id, rows.ME) as entry:
         (was,) = transitions.tasks_evict(
@@ -84,7 +84,7 @@ def test_news_of_an_older_incarnation_changes_nothing(cell, job) -> None:
     before = journal.newest(cell.id)
     with journal.write(cell.id, rows.ME) as entry:
         assert transitions.tasks_evict(entry, [Eviction(task_id(job.id, 0), 7, "lost")]) == []
-        assert observations.tasks_observe(entry, [Observation(task_id(job.id, 0), 7, "up", "", up=True)]) == []
+        assert reported_states.tasks_observe(entry, [Observation(task_id(job.id, 0), 7, "up", "", up=True)]) == []
     assert journal.newest(cell.id) == before
 
 

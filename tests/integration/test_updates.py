@@ -9,9 +9,9 @@ from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import CPU, RAM
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.requirement import task_id
-from scheduling.jobs import jobs, plans, updates
+from scheduling.core.vocabulary.task_events import Ending, Eviction
+from scheduling.jobs import plans, submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.master.invariants import validate
 from scheduling.models import Departure, Job, JobSpec, Task, Update
@@ -147,7 +147,7 @@ def test_growing_adds_tasks_and_shrinking_ends_the_last_and_both_move_quota(cell
 
 
 def test_a_killed_task_stays_dead_and_a_failed_one_lives_again(cell, machine, ann, job) -> None:
-    jobs.job_kill(principal=ann, job=job, indexes=[0])
+    submit_and_kill.job_kill(principal=ann, job=job, indexes=[0])
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_end(entry, [Ending(task_id(job.id, 1), "failed", gone=True)])
     update(ann, job, world.with_task(command=["other"]))
@@ -168,7 +168,7 @@ def test_a_change_of_band_moves_the_charge(cell, tenant, ann, job) -> None:
     assert (used(tenant), used(tenant, "batch")) == (0, 300)
     update(ann, job, world.a_file(priority=0, appclass="latency-sensitive"))
     assert (used(tenant), used(tenant, "batch")) == (0, 0)
-    jobs.job_kill(principal=ann, job=Job.objects.select_related("cell", "tenant").get(pk=job.pk))
+    submit_and_kill.job_kill(principal=ann, job=Job.objects.select_related("cell", "tenant").get(pk=job.pk))
     assert (used(tenant), used(tenant, "batch")) == (0, 0)
 
 
@@ -236,7 +236,7 @@ def test_no_more_tasks_are_disrupted_than_the_job_allows(cell, machine, ann, job
 
 def test_killing_ends_the_update(cell, ann, job) -> None:
     done = update(ann, job, world.with_task(command=["other"]))
-    jobs.job_kill(principal=ann, job=job)
+    submit_and_kill.job_kill(principal=ann, job=job)
     done.update.refresh_from_db()
     assert done.update.state == Update.SUPERSEDED
     assert not updates.updates_advance(cell.id)
@@ -321,7 +321,7 @@ def test_a_job_goes_on_whose_first_tasks_end_before_the_others_are_made(cell, ma
     job.refresh_from_db()
     assert (job.state, job.tasks_total, job.tasks_pending, job.tasks_dead) == ("running", 3, 2, 1)
     assert Update.objects.get(job=job).state == Update.DONE
-    jobs.job_kill(principal=ann, job=job)
+    submit_and_kill.job_kill(principal=ann, job=job)
     job.refresh_from_db()
     assert job.state == "dead"
 
@@ -335,7 +335,7 @@ def test_a_job_that_shrinks_to_what_has_ended_has_ended(cell, machine, ann) -> N
 
 def test_a_job_of_which_nothing_lives_is_killed_before_the_rest_is_made(cell, machine, ann) -> None:
     job = with_more_to_come(cell, ann, machine)
-    jobs.job_kill(principal=ann, job=job)
+    submit_and_kill.job_kill(principal=ann, job=job)
     updates.updates_advance(cell.id)
     job.refresh_from_db()
     assert (job.state, job.tasks_total) == ("dead", 1)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from borglet.messages import TaskKey, UsageWindow
-from scheduling.core.vocabulary.changes import Ending
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.journal import journal
 from scheduling.models import InstanceUsage, Machine
 from scheduling.tasks import transitions

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.jobs import why
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, PendingVerdict, Task
-from scheduling.tasks import transitions, verdicts
+from scheduling.tasks import pending_verdicts, transitions
 from tests.integration import portal_world, rows, world
 from tests.integration.simulated_cell import SimulatedCell
 
@@ -37,7 +37,7 @@ def sre(cell):
 
 def judged(cell: Cell) -> None:
     """Run a scheduling pass and store its verdicts, without its placements."""
-    verdicts.store(cell.id, SimulatedCell(cell).decide())
+    pending_verdicts.store(cell.id, SimulatedCell(cell).decide())
 
 
 def place(job: Job, index: int, machine_id: int, **more: object) -> None:

@@ -10,15 +10,16 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.test import Client
 
 from quota.models import Membership, Tenant
-from quota.tenancy.access import principal_of_user, token_issue
+from quota.tenancy.principals import principal_of_user
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Principal, Role, Scope, system
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.states import Observation
-from scheduling.jobs import jobs
+from scheduling.jobs import submit_and_kill
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.spec import job_spec, parser
-from scheduling.tasks import observations, transitions
+from scheduling.tasks import reported_states, transitions
 
 ALL_SCOPES = tuple(Scope)
 
@@ -58,14 +59,14 @@ def bearer(user: AbstractBaseUser, *, scopes: Iterable[Scope] = ALL_SCOPES, tena
 
 
 def submit(who: Principal, cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> Job:
-    read = jobs.spec_for(principal=who, cell=cell, file=file, tenant=tenant)
-    submission = jobs.job_submit(principal=who, cell=cell, job_spec=read)
+    read = submit_and_kill.spec_for(principal=who, cell=cell, file=file, tenant=tenant)
+    submission = submit_and_kill.job_submit(principal=who, cell=cell, job_spec=read)
     assert submission.job is not None
     return submission.job
 
 
 def read(cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> job_spec.JobSpecification:
-    return parser.parse(file, limits=jobs.spec_limits(cell)).at(cell=cell.name, tenant=tenant)
+    return parser.parse(file, limits=submit_and_kill.spec_limits(cell)).at(cell=cell.name, tenant=tenant)
 
 
 def place(job: Job, machine: Machine, *indexes: int) -> None:
@@ -85,7 +86,7 @@ def report(job: Job, *indexes: int, up: bool = True, restarts: int = 0) -> None:
     """Record what Borglets report about running tasks: whether they are up, and how often they were restarted."""
     running = Task.objects.filter(job=job, index__in=indexes).values_list("id", "incarnation")
     with journal.write(job.cell_id, system("test")) as entry:
-        observations.tasks_observe(
+        reported_states.tasks_observe(
             entry,
             [
                 Observation(task, incarnation, "up" if up else "backoff", "unknown", up=up, restarts=restarts)

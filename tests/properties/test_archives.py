@@ -11,10 +11,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from borglet.packages.archives.archive import OCI, TAR, TAR_GZIP, unpack
 from borglet.packages.archives.build import pack
 from borglet.packages.archives.disk import digests_of, remove_tree
 from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
+from borglet.packages.archives.unpacking import OCI, TAR, TAR_GZIP, unpack
 from tests.examples import examples
 from tests.real.packages.archives import Layout, archive, contents, extended, file, folder, hard_link, header, link, pax
 

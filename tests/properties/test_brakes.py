@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policy.brakes import (
+from scheduling.policy.brake_rules import (
     ALWAYS_BELIEVED,
     CALM_S,
     BrakeState,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling.history.infrastore import grammar, ready
+from scheduling.history.infrastore import grammar, ready_queries
 from scheduling.history.infrastore.process import engine
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits, TableSource
 from scheduling.history.infrastore.pruning import columns_of
@@ -42,7 +42,9 @@ def of_spark(history: MadeHistory, tmp_path_factory) -> Path:
     """Return the folder with the results of all ready queries on a Spark cluster of two workers."""
     assert SPARK.exists(), "Spark is not installed; run `make test-spark`"
     output = tmp_path_factory.mktemp("spark")
-    files = [str(REPOSITORY / f"scheduling/history/infrastore/queries/{query.name}.sql") for query in ready.queries()]
+    files = [
+        str(REPOSITORY / f"scheduling/history/infrastore/queries/{query.name}.sql") for query in ready_queries.queries()
+    ]
     command = [str(SPARK), str(REPOSITORY / "examples/spark_sql.py"), str(history.folder), *files]
     command += ["--since", BEGIN.isoformat(), "--master", "local-cluster[2,1,1024]", "--output", str(output)]
     # A cluster of two small workers is slow with the default of 200 parts per shuffle.
@@ -79,8 +81,10 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("query", ready.queries(), ids=lambda query: query.name)
-def test_duckdb_and_spark_agree_row_by_row(query: ready.ReadyQuery, history: MadeHistory, of_spark: Path) -> None:
+@pytest.mark.parametrize("query", ready_queries.queries(), ids=lambda query: query.name)
+def test_duckdb_and_spark_agree_row_by_row(
+    query: ready_queries.ReadyQuery, history: MadeHistory, of_spark: Path
+) -> None:
     names, rows = of_duckdb(history, query.sql)
     found_names, *found = map(json.loads, (of_spark / f"{query.name}.jsonl").read_text("utf-8").splitlines())
     assert found_names == names

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.policy.brakes import (
+from scheduling.policy.brake_rules import (
     BrakeState,
     Bucket,
     Extent,

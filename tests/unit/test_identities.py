@@ -14,7 +14,17 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from borglet.messages import RunTask, TaskKey
-from scheduling.identity.tokens import LEVELS, TTL_S, BadIdentity, SigningKey, issue, jwk, key_id, looks_like_one, read
+from scheduling.identity.task_tokens import (
+    LEVELS,
+    TTL_S,
+    BadIdentity,
+    SigningKey,
+    issue,
+    jwk,
+    key_id,
+    looks_like_one,
+    read,
+)
 from scheduling.spec.job_spec import API_LEVELS
 
 PORTAL = "https://portal.example"

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 import sqlglot
 
-from scheduling.history.infrastore import ready
+from scheduling.history.infrastore import ready_queries
 from scheduling.history.infrastore.grammar import CheckedQuery, QueryError, check
 
 SINCE = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
@@ -154,9 +154,9 @@ def test_names_of_columns_are_known_unless_a_star_hides_them() -> None:
     assert checked("SELECT e FROM events e").names is None
 
 
-@pytest.mark.parametrize("query", ready.queries(), ids=lambda query: query.name)
-def test_ready_queries_are_sql_of_duckdb_and_of_spark(query: ready.ReadyQuery) -> None:
-    assert query in ready.by_subject()[query.subject]
+@pytest.mark.parametrize("query", ready_queries.queries(), ids=lambda query: query.name)
+def test_ready_queries_are_sql_of_duckdb_and_of_spark(query: ready_queries.ReadyQuery) -> None:
+    assert query in ready_queries.by_subject()[query.subject]
     assert query.title
     assert query.about.endswith(".")
     assert checked(query.sql).tables

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portal.periods import DAYS, period_of
+from portal.plot_period import DAYS, period_of
 from portal.plots import HEIGHT, WIDTH, Plot, Series, bars, lines
 
 BEGIN = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)

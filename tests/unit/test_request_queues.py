@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from portal.http.outages import Overloaded
-from portal.http.threads import CALM, MOST_CHECKS, PATIENCE_S, SHORT_WAIT_S, Queue, Queues, Rank, Threads, Ticket
+from portal.http.thread_pools import CALM, MOST_CHECKS, PATIENCE_S, SHORT_WAIT_S, Queue, Queues, Rank, Threads, Ticket
 
 ANSWER: Any = ({"type": "http.response.start", "status": 200, "headers": []}, b"")
 LONG_S = 10.0

@@ -11,7 +11,7 @@ import pytest
 from borglet.messages import HealthCheck
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
-from scheduling.spec import job_spec, parser, problems
+from scheduling.spec import field_errors, job_spec, parser
 from scheduling.spec.parser import CellLimits, parse
 from scheduling.spec.task_spec import SpecChange
 
@@ -457,4 +457,4 @@ def test_every_wrong_shape_and_value_of_a_file_is_named_at_once() -> None:
 def test_wrong_shapes_that_are_named_have_a_bound() -> None:
     with pytest.raises(Rejected) as caught:
         parser.parse({"name": "web", "task": {"command": ["x"]}, **{f"field{n}": 1 for n in range(500)}})
-    assert len(caught.value.fields) == problems.MOST_SHAPES
+    assert len(caught.value.fields) == field_errors.MOST_SHAPES

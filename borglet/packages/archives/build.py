@@ -19,9 +19,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from borglet.packages.archives.archive import TAR, TAR_GZIP, inspect
 from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
 from borglet.packages.archives.manifest import MANIFEST_NAME, Manifest
+from borglet.packages.archives.unpacking import TAR, TAR_GZIP, inspect
 
 _LEVEL = 6
 

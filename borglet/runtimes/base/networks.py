@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Collection
 from pathlib import Path
 
-from borglet.machines import BadMachine
+from borglet.machine_specs import BadMachine
 from borglet.runtimes.base.runtime import StartFailed
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from borglet.files import replace_file
 from borglet.messages import AllocReport, RunAlloc, TaskKey
 from borglet.runtimes.home.taskdirs import directory_name, key_of, link_into_alloc
 from borglet.runtimes.home.trash import throw_away
-from borglet.runtimes.measuring.diskwalk import DiskWalk
+from borglet.runtimes.measuring.disk_usage import DiskWalk
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from borglet.runtimes.measuring.diskwalk import Folder
+from borglet.runtimes.measuring.disk_usage import Folder
 
 _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 

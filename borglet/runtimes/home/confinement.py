@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from borglet.messages import RunTask, ShellClaims
-from borglet.runtimes.base.accounts import Account
 from borglet.runtimes.base.networks import FormerNetworks
+from borglet.runtimes.base.task_users import Account
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.supervisor.ptys import PtyRequest
 

@@ -1,4 +1,4 @@
-"""The state of a home folder, in which a Borglet keeps its tasks. See `supervised`.
+"""The state of a home folder, in which a Borglet keeps its tasks. See `supervised_runtime`.
 
 The state contains the tasks with their directories and control groups, and the allocs.
 """
@@ -19,10 +19,10 @@ from borglet.runtimes.cgroups.cgroups import CgroupTree, detect
 from borglet.runtimes.home import trash
 from borglet.runtimes.home.allocfolders import AllocFolders
 from borglet.runtimes.home.confinement import Confinement
-from borglet.runtimes.home.containers import Containers
 from borglet.runtimes.home.logfiles import LogRetention
+from borglet.runtimes.home.task_limits import Containers
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord, directory_name
-from borglet.runtimes.measuring.diskwalk import DiskWalk, disk_bytes
+from borglet.runtimes.measuring.disk_usage import DiskWalk, disk_bytes
 from borglet.runtimes.measuring.meter import Meter, Metered
 from borglet.runtimes.supervisor import proctable
 

@@ -18,8 +18,8 @@ import msgspec
 
 from borglet.files import replace_file
 from borglet.messages import RunTask
-from borglet.runtimes.base.accounts import own_uid
 from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.base.task_users import own_uid
 from borglet.runtimes.home.taskdirs import TaskRecord
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from borglet.messages import TaskKey, Usage
 from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.cgroups.cgroups import CgroupTree
 from borglet.runtimes.cgroups.v1 import GroupUsage
-from borglet.runtimes.measuring.diskwalk import DiskWalk
+from borglet.runtimes.measuring.disk_usage import DiskWalk
 from borglet.runtimes.measuring.traffic import Traffic
 from borglet.runtimes.supervisor import proctable
 from borglet.runtimes.supervisor.proctable import Process

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from borglet.messages import ShellClaims
-from borglet.runtimes.base.accounts import TASK_UID, Account
-from borglet.runtimes.base.launch import LOGIN_SHELL
+from borglet.runtimes.base.task_command import LOGIN_SHELL
+from borglet.runtimes.base.task_users import TASK_UID, Account
 from borglet.runtimes.oci import syscalls
 
 INIT = "/dev/init"  # the path of the init's program in the container

@@ -25,14 +25,14 @@ from typing import Any
 import msgspec
 
 from borglet.messages import RunTask, ShellClaims
-from borglet.runtimes.base import accounts, launch
-from borglet.runtimes.base.accounts import Account
+from borglet.runtimes.base import task_command, task_users
 from borglet.runtimes.base.networks import TaskNetworks, choose_address
 from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.base.task_users import Account
 from borglet.runtimes.cgroups.limits import kernel_limits
 from borglet.runtimes.home.confinement import Confinement, LaunchPlan
 from borglet.runtimes.home.runtime_home import SupervisedSettings
-from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.oci import bundle, rootfs
 from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
@@ -115,8 +115,8 @@ class ContainerConfinement(Confinement):
         base = _base(task, trees)
         account, own_uid = self._account(task, directory, kept)
         packages = PACKAGES if trees else ""
-        argv = launch.command(task, packages=packages)
-        environment = launch.environment(
+        argv = task_command.command(task, packages=packages)
+        environment = task_command.environment(
             task,
             run=run,
             home=WORK,
@@ -126,7 +126,7 @@ class ContainerConfinement(Confinement):
             alloc=ALLOC if directory.alloc is not None else "",
             identity=f"{IDENTITY}/{directory.identity.name}",
         )
-        working_directory = launch.working_directory(task, WORK)
+        working_directory = task_command.working_directory(task, WORK)
         limits = kernel_limits(task)
         process = bundle.process(
             argv,
@@ -189,9 +189,9 @@ class ContainerConfinement(Confinement):
                 for name, other in kept.items():
                     if other.runtime == self.name and _same_in_alloc(other.task, task):
                         taken[who] = taken.pop(name)
-            uid = accounts.own_uid(who, taken, first=self._settings.first_uid, count=self._settings.uids)
+            uid = task_users.own_uid(who, taken, first=self._settings.first_uid, count=self._settings.uids)
             return (uid, uid, []), uid
-        account = accounts.account_of(task.user, default="", allowed=self._settings.users)
+        account = task_users.account_of(task.user, default="", allowed=self._settings.users)
         if account is None or account[0] == 0:
             raise StartFailed(
                 f"user: a task cannot run as {task.user!r} in a container; leave the user out, or give another one"

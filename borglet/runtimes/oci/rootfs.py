@@ -19,8 +19,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from borglet.runtimes.base.accounts import TASK_UID, Account
 from borglet.runtimes.base.runtime import NO_TREES
+from borglet.runtimes.base.task_users import TASK_UID, Account
 from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, Mount
 
 # Directories in the root of a modern system. If they are links to /usr on the machine, they are links inside, too.

@@ -21,7 +21,7 @@ from dns.rdataclass import IN
 from dns.rdatatype import AAAA, NS, SOA, TXT, A, RdataType
 
 from naming.dns.zones.directory import ZoneDirectory
-from naming.dns.zones.services import Choose
+from naming.dns.zones.srv_answers import Choose
 
 # dnspython's constructors of records are untyped.
 _a: Any = dns.rdtypes.IN.A.A

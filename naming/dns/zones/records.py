@@ -47,7 +47,7 @@ from naming.dns.zones.nodes import (
     soa,
     texts,
 )
-from naming.dns.zones.services import Services
+from naming.dns.zones.srv_answers import Services
 from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import RESERVED_CELLS, SERVICE, is_service
 from naming.table.pools import Answering, Owner, PlacedTask

@@ -18,7 +18,7 @@ from django.utils import timezone
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
 from scheduling.history.archive.parquet import UnreadableArchive, read_back
 from scheduling.history.archive.store import sha256_of, store
-from scheduling.history.infrastore.derived import derive
+from scheduling.history.infrastore.derived_tables import derive
 from scheduling.models import ArchiveFile, ArchiveState
 from scheduling.storage.files import FileStore, NotThere, StoreAway
 

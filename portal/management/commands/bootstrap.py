@@ -16,9 +16,9 @@ from quota.admission.bands import bands_ensure
 from quota.billing.ledger import budget_grant
 from quota.market.grants import quota_grant
 from quota.models import Membership, Quota, Tenant
-from quota.tenancy.access import token_issue
 from quota.tenancy.members import membership_set
 from quota.tenancy.tenants import tenant_create
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.money import CREDIT
 from quota.vocabulary.permissions import Role, Scope, system
 from quota.vocabulary.resources import Vector

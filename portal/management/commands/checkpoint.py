@@ -12,8 +12,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from quota.vocabulary.errors import Rejected
-from scheduling.history.checkpoints.following import write_following
 from scheduling.history.checkpoints.saving import checkpoint_write
+from scheduling.history.checkpoints.simulator_checkpoint import write_following
 from scheduling.models import Cell
 
 

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from scheduling.core.cell.state import CellState
 from scheduling.history.checkpoints.rows import load_recorded
-from scheduling.history.checkpoints.states import replay
+from scheduling.history.checkpoints.state_at_moment import replay
 from scheduling.master.invariants import replay_journal, validate
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell

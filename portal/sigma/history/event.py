@@ -10,12 +10,12 @@ from django.utils.translation import gettext as _
 
 from portal.parts.empty import Empty
 from portal.sigma.frame.page import page, whole_number
-from portal.sigma.history.linked import link_table, sentence_of
+from portal.sigma.history.event_tables import link_table, sentence_of
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import cell_named
 from scheduling.history.causes.chains import chain_of
-from scheduling.tasks.receipts import hostnames
+from scheduling.tasks.placement_records import hostnames
 
 
 @page

@@ -13,8 +13,8 @@ from portal.parts.filters import Filters, choice
 from portal.parts.paging import FIRST_PAGE, by_cursor
 from portal.sigma.frame.page import page, whole_number
 from portal.sigma.reads import jobs as reads
+from portal.sigma.reads.event_sentences import SENTENCES
 from portal.sigma.reads.journal import event_sentences
-from portal.sigma.reads.sentences import SENTENCES
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
 from scheduling.history.archive.reading import ArchivedEvents, Position, archived_events_of_job

@@ -14,10 +14,11 @@ from django.utils.translation import gettext as _
 
 from portal.parts.empty import Empty
 from portal.parts.tables import Cell, Column, Table
-from portal.sigma.reads import sentences
+from portal.sigma.reads import event_sentences
 from quota.vocabulary.resources import format_number
 from scheduling.models import Event, Job, Task
-from scheduling.tasks.receipts import Party, hostnames, parties_of
+from scheduling.tasks.placement_records import hostnames
+from scheduling.tasks.preemptors import Party, parties_of
 
 
 @dataclass(slots=True)
@@ -116,7 +117,7 @@ def _ending(one: Incarnation, parties: dict[tuple[int, int], Party]) -> str:
         text = _("preempted by %s") % _named(parties[preemptor[0], preemptor[1]])
     elif data.get("detail"):
         text = f"{text}: {data['detail']}"
-    return f"{text}; {sentences.exit_of(exit_)}" if exit_ else text
+    return f"{text}; {event_sentences.exit_of(exit_)}" if exit_ else text
 
 
 def _named(party: Party) -> str:

@@ -27,11 +27,11 @@ from scheduling.core.explaining.health_wording import format_troubles
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
-from scheduling.jobs.jobs import job_kill
+from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
 from scheduling.jobs.why import crash_sentences
 from scheduling.models import Job, JobSpec, PendingVerdict
-from scheduling.tasks import verdicts
+from scheduling.tasks import pending_verdicts
 
 PAGE_SIZE = 100
 STATES = ["pending", "placed", "up", "dead"]
@@ -82,7 +82,7 @@ def status_context(row: Job) -> dict[str, Any]:
         # No event reports that a crashing task has become healthy, so the browser reads the page again after a while.
         "again_s": SETTLED_S if troubles.crashing else None,
         "progress": reads.update_progress(row),
-        "whys": explain(row, verdicts.read(verdict.whys)) if verdict else [],
+        "whys": explain(row, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
         "events": events_of(row),
     }

@@ -17,8 +17,8 @@ from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access import selectors
 from scheduling.core.explaining.wording import format_fit
-from scheduling.jobs.jobs import job_apply, spec_for
 from scheduling.jobs.plans import JobPlan, job_plan
+from scheduling.jobs.submit_and_kill import job_apply, spec_for
 from scheduling.models import Cell
 from scheduling.spec import job_spec, parser
 from scheduling.spec.nesting import TOO_DEEP, too_deep

@@ -7,12 +7,12 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from portal.sigma.frame.page import page
-from portal.sigma.jobs.charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
 from portal.sigma.jobs.incarnations import complete, incarnation_table
-from portal.sigma.jobs.story import timeline_of
+from portal.sigma.jobs.task_timeline import timeline_of
+from portal.sigma.jobs.usage_charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
 from portal.sigma.jobs.why import explain
+from portal.sigma.reads import event_sentences
 from portal.sigma.reads import jobs as reads
-from portal.sigma.reads import sentences
 from portal.sigma.reads.journal import events_of, incarnations_of
 from portal.sigma.reads.names import names_of_task
 from quota.billing.costs import job_usage_price
@@ -22,8 +22,8 @@ from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
 from scheduling.models import Departure, Job, PendingVerdict
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
-from scheduling.tasks import verdicts
-from scheduling.tasks.receipts import receipts
+from scheduling.tasks import pending_verdicts
+from scheduling.tasks.placement_records import receipts
 from scheduling.usage import usage_windows
 
 
@@ -54,12 +54,12 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "task": row,
         "placement": found.placement if row.state == TaskState.RUNNING else None,
         "preempted": found.preempted,
-        "whys": explain(job, verdicts.read(verdict.whys)) if verdict else [],
+        "whys": explain(job, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
         "ports": ports,
         "names": names_of_task(job, row, ports),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]
-        "exit": sentences.exit_of(row.exit),
+        "exit": event_sentences.exit_of(row.exit),
         "incarnations": incarnation_table(job, row, [one.event for one in history], sees=sees, logs=logs),
         "older": not archive and job.cell.journal_floor > 0 and not complete([one.event for one in history]),
         "price": price,

@@ -16,10 +16,10 @@ from portal.sigma.reads.jobs import job_named
 from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.selectors import job_current_spec
-from scheduling.access.tenancy import require_tenant
+from scheduling.access.tenant_permission import require_tenant
 from scheduling.core.vocabulary.states import JobState
-from scheduling.jobs.jobs import spec_for
 from scheduling.jobs.plans import job_plan
+from scheduling.jobs.submit_and_kill import spec_for
 from scheduling.jobs.updates import job_update
 from scheduling.models import Job
 

@@ -10,7 +10,7 @@ from scheduling.core.explaining.wording import VerdictText, Words, format_why
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.jobs.why import redacted
 from scheduling.models import Job
-from scheduling.tasks.receipts import hostnames
+from scheduling.tasks.placement_records import hostnames
 
 WORDS = Words(gettext, ngettext)
 

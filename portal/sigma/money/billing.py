@@ -26,9 +26,9 @@ from quota.billing.ledger import budget_hand_down
 from quota.billing.movements import MOST_ROWS, RevenueDay, month_days, movements, movements_number, table
 from quota.billing.spending import ACTIONS
 from quota.billing.statements import invoice_numbered
+from quota.csv_files import csv_answer, file_answer
 from quota.models import Budget, Invoice, Tenant
 from quota.selectors import tenant_named
-from quota.tables import csv_answer, file_answer
 from quota.vocabulary import months
 from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.money import AmountError, format_credits, parse

@@ -18,8 +18,8 @@ from portal.parts.tables import Column, Table, ordered, sorting_of
 from portal.sigma.frame.page import chosen_tenant, given_in, page, tenants_of
 from quota import clock
 from quota.billing.costs import SPLITS, Cost, costs
+from quota.csv_files import csv_answer
 from quota.models import Tenant
-from quota.tables import csv_answer
 from quota.vocabulary import months
 from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, may

@@ -14,10 +14,10 @@ from django.views.decorators.cache import never_cache
 
 from portal.sigma.frame.page import given_in, page, problem_kept, rendered
 from portal.sigma.reads.orders import order_numbered
-from portal.sigma.shop.confirm import wish_of
 from portal.sigma.shop.period import DAY, DayError, day_read
-from portal.sigma.shop.sizes import LABELS, size_fields
-from portal.sigma.shop.wish import Wish, amounts_read, fields_of, known_only
+from portal.sigma.shop.quote import wish_of
+from portal.sigma.shop.request_form import Wish, amounts_read, fields_of, known_only
+from portal.sigma.shop.resource_labels import LABELS, size_fields
 from quota import clock
 from quota.billing.ledger import balance_of
 from quota.market.orders import order_change

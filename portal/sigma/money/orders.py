@@ -21,12 +21,12 @@ from portal.parts.empty import Empty, EmptyAction
 from portal.parts.filters import Filters, choice
 from portal.parts.tables import Column, Table
 from portal.sigma.frame.page import given_in, narrowed, page, page_of, paging_of, rendered, tenants_of
-from portal.sigma.reads.order_words import format_order_state, order_state_name
+from portal.sigma.reads.order_state_texts import format_order_state, order_state_name
 from portal.sigma.reads.orders import history_of, may_decide, money_of, order_numbered, orders_visible, refund_of
-from portal.sigma.shop.confirm import wish_of
-from portal.sigma.shop.own import own_of
-from portal.sigma.shop.sizes import LABELS
-from portal.sigma.shop.wish import Wish, fields_of
+from portal.sigma.shop.own_quota import own_of
+from portal.sigma.shop.quote import wish_of
+from portal.sigma.shop.request_form import Wish, fields_of
+from portal.sigma.shop.resource_labels import LABELS
 from quota import clock
 from quota.billing.ledger import balance_of
 from quota.market.orders import order_approve, order_cancel, order_reject, order_renewal_set, order_transfer

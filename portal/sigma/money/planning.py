@@ -13,12 +13,12 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 
 from portal import plots
-from portal.periods import DAYS, ReportPeriod, period_of
+from portal.plot_period import DAYS, ReportPeriod, period_of
 from portal.sigma.frame.page import chosen_tenant, page, tenants_of
 from quota import clock
 from quota.billing.planning import Planned, hours_of
+from quota.csv_files import csv_answer
 from quota.models import PriorityBand, Tenant
-from quota.tables import csv_answer
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import AXIS, CPU, NAMES, PORTS, describe
 

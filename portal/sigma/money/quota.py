@@ -13,14 +13,14 @@ from django.shortcuts import render
 
 from portal.sigma.frame.page import given_in, page, page_of
 from portal.sigma.reads.market import cells_sold, zone_of
-from portal.sigma.reads.order_words import grant_standing
+from portal.sigma.reads.order_state_texts import grant_standing
 from portal.sigma.reads.orders import orders_visible
-from portal.sigma.shop.sizes import LABELS
+from portal.sigma.shop.resource_labels import LABELS
 from quota import clock
 from quota.models import HOLDING, PriorityBand
-from quota.once import reads_once
 from quota.pricing.market import CalendarDay, calendar_days, is_sold
 from quota.pricing.price_formula import UNIT
+from quota.request_cache import reads_once
 from quota.selectors import QuotaStanding, grants_visible, standings, tenants_visible
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, SIZE, ZERO, Vector, add

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
-from portal.sigma.reads import sentences
+from portal.sigma.reads.event_sentences import of
 from scheduling.history.archive.reading import archived_events_of_job
 from scheduling.models import Event, Job, Machine, Task
 
@@ -77,9 +77,7 @@ def event_sentences(events: Sequence[Event]) -> list[EventSentence]:
         front = found
     ids = {event.machine_id for event in known.values() if event.machine_id}
     hostnames = dict(Machine.objects.filter(id__in=ids).order_by().values_list("id", "hostname")) if ids else {}
-    return [
-        EventSentence(event, sentences.of(event, hostnames), tuple(_chain(event, known, hostnames))) for event in events
-    ]
+    return [EventSentence(event, of(event, hostnames), tuple(_chain(event, known, hostnames))) for event in events]
 
 
 def _cause(event: Event) -> tuple[int, int] | None:
@@ -93,5 +91,5 @@ def _chain(event: Event, known: dict[tuple[int, int], Event], hostnames: dict[in
         cause = known.get(_cause(event) or (0, -1))
         if cause is None:
             return
-        yield _("%(what)s (by %(actor)s)") % {"what": sentences.of(cause, hostnames), "actor": cause.actor}
+        yield _("%(what)s (by %(actor)s)") % {"what": of(cause, hostnames), "actor": cause.actor}
         event = cause

@@ -11,10 +11,10 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Count, QuerySet, Sum
 
-from naming.api.loads import Busy, loads_of
-from naming.api.placed import name_of, published_of, ttl_of
+from naming.api.dns_server_status import servers
 from naming.api.selectors import jobs_of_service, service_of
-from naming.api.survey import servers
+from naming.api.task_endpoints import name_of, published_of, ttl_of
+from naming.api.task_loads import Busy, loads_of
 from naming.dns.primary import InvalidPeers
 from naming.table.endpoints import weight_of
 from naming.table.names import JobName, MachineName, ServiceName, TaskName, is_service

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import ClassVar, NamedTuple
 
 from portal.sigma.shop.period import QuotaPeriod
-from portal.sigma.shop.sizes import LABELS
+from portal.sigma.shop.resource_labels import LABELS
 from quota.vocabulary.resources import NAMES, Vector
 
 WIDTH, HEIGHT = 600, 96

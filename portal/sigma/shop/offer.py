@@ -12,15 +12,15 @@ from django.utils.translation import gettext as _
 
 from portal.sigma.shop.availability import Chart, DayLeft, chart
 from portal.sigma.shop.period import DAY, instants
-from portal.sigma.shop.sizes import band_words, described
-from portal.sigma.shop.wish import Wish, fields_of
+from portal.sigma.shop.request_form import Wish, fields_of
+from portal.sigma.shop.resource_labels import band_words, described
 from quota.billing.budgets import spendings
 from quota.billing.ledger import balance_of
 from quota.billing.spending import Balances, beyond_month
 from quota.models import Budget, Market, Tenant
-from quota.once import reads_once
 from quota.pricing import market
 from quota.pricing.price_lists import quote_preview
+from quota.request_cache import reads_once
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, Vector

@@ -16,15 +16,15 @@ from portal.sigma.frame.page import page, problem_kept, rendered, whole_number
 from portal.sigma.reads.jobs import operated_jobs_visible
 from portal.sigma.reads.market import approval_words, cells_sold, like_this, owners_of, zone_of
 from portal.sigma.shop.offer import offer_for
-from portal.sigma.shop.own import own_of
+from portal.sigma.shop.own_quota import own_of
 from portal.sigma.shop.period import PRESETS
-from portal.sigma.shop.sizes import LABELS, size_fields
-from portal.sigma.shop.wish import Choices, Form, amount_fields, known_only, wish_read
+from portal.sigma.shop.request_form import Choices, Form, amount_fields, known_only, wish_read
+from portal.sigma.shop.resource_labels import LABELS, size_fields
 from quota import clock
 from quota.models import Market, PriorityBand, Tenant
-from quota.once import reads_once
 from quota.pricing.market import bands_by_name, is_sold
 from quota.pricing.price_lists import quote_make
+from quota.request_cache import reads_once
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may, require

@@ -29,12 +29,12 @@ from portal.sigma.frame.page import (
     whole_number,
 )
 from portal.sigma.sql.charts import chart_of, format_number, is_number
-from quota.tables import file_answer
+from quota.csv_files import file_answer
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access import selectors
 from scheduling.api.sql import CONTENT_TYPES
-from scheduling.history.infrastore import asking, ready, saved
+from scheduling.history.infrastore import asking, ready_queries, saved_queries
 from scheduling.history.infrastore.columns import TABLES
 from scheduling.history.infrastore.process.engine import Answer
 from scheduling.history.infrastore.process.protocol import Form
@@ -86,7 +86,7 @@ def answer(request: HttpRequest, principal: Principal, place: Place) -> HttpResp
     context = _context(request, principal, given, place)
     with problem_kept(context):
         if given["do"] == "save":
-            saved.query_save(
+            saved_queries.query_save(
                 principal=principal,
                 title=given["title"],
                 query=given["query"],
@@ -105,7 +105,7 @@ def answer(request: HttpRequest, principal: Principal, place: Place) -> HttpResp
 
 def delete_saved(request: HttpRequest, principal: Principal, number: int, place: Place) -> HttpResponse:
     """Delete a saved query of the principal. Raises `NotFound` for any other query."""
-    saved.query_delete(principal=principal, number=number)
+    saved_queries.query_delete(principal=principal, number=number)
     messages.success(request, _("The query was deleted."))
     return redirect(place.home)
 
@@ -117,13 +117,13 @@ def _linked(request: HttpRequest, principal: Principal) -> dict[str, str]:
     given = given_in(request.GET, "cell", "ready", "saved")
     given |= {"days": str(asking.DEFAULT_DAYS), "query": EXAMPLE, "title": "", "tenant": ""}
     if given["ready"]:
-        query = ready.query_named(given["ready"])
+        query = ready_queries.query_named(given["ready"])
         if query is None:
             raise NotFound("ready query", given["ready"])
         given["query"] = query.sql
     elif given["saved"]:
         number = whole_number(given["saved"])
-        row = saved.saved_queries(principal).filter(pk=number).first() if number is not None else None
+        row = saved_queries.saved_queries(principal).filter(pk=number).first() if number is not None else None
         if row is None:
             raise NotFound("saved query", given["saved"])
         given |= {"query": row.query, "title": row.title, "tenant": row.tenant.name if row.tenant else ""}
@@ -131,7 +131,7 @@ def _linked(request: HttpRequest, principal: Principal) -> dict[str, str]:
 
 
 def _context(request: HttpRequest, principal: Principal, given: dict[str, str], place: Place) -> dict[str, Any]:
-    chosen = ready.query_named(given["ready"]) if given.get("ready") else None
+    chosen = ready_queries.query_named(given["ready"]) if given.get("ready") else None
     return {
         **place.context,
         "given": given,
@@ -139,9 +139,9 @@ def _context(request: HttpRequest, principal: Principal, given: dict[str, str], 
         "tenants": tenants_of(principal, Action.JOB_VIEW),
         "days": DAYS,
         "tables": TABLES.items(),
-        "subjects": ready.by_subject().items(),
+        "subjects": ready_queries.by_subject().items(),
         "chosen": chosen,
-        "saved": list(saved.saved_queries(principal)[: saved.MOST_PER_PERSON]),
+        "saved": list(saved_queries.saved_queries(principal)[: saved_queries.MOST_PER_PERSON]),
         "own_name": principal.name,
         "address": reverse(place.home),
         "delete": place.delete,
@@ -163,7 +163,7 @@ def _answer(request: HttpRequest, principal: Principal, given: dict[str, str], f
 def _result(answer: Answer, ready_name: str) -> dict[str, Any]:
     rows = msgspec.json.decode(answer.body)
     columns = [(column.name, column.type) for column in answer.head.columns]
-    query = ready.query_named(ready_name) if ready_name else None
+    query = ready_queries.query_named(ready_name) if ready_name else None
     return {
         "ran": True,
         "columns": [(name, is_number(kind)) for name, kind in columns],

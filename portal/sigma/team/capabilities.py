@@ -16,7 +16,7 @@ from portal.sigma.team.tenants import PAGE_SIZE, frame
 from quota import clock
 from quota.models import Tenant
 from quota.selectors import tenant_named
-from quota.tenancy import people
+from quota.tenancy import member_lists
 from quota.tenancy.capabilities import capability_ask
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may, require
 
@@ -39,9 +39,9 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
         with problem_kept(context):
             return _ask(request, principal, row)
         context["given"] = request.POST.dict()
-    members = people.members_of(principal, row)
-    held = people.capabilities_visible(principal).filter(user__in=members.values("user_id"))
-    asked = people.requests_visible(principal).filter(tenant=row).order_by("-id")
+    members = member_lists.members_of(principal, row)
+    held = member_lists.capabilities_visible(principal).filter(user__in=members.values("user_id"))
+    asked = member_lists.requests_visible(principal).filter(tenant=row).order_by("-id")
     context |= {
         "kinds": [(kind.value, ABOUT[kind]) for kind in CapabilityKind],
         "cells": cell_names(principal),

@@ -18,8 +18,7 @@ from portal.sigma.frame.page import by_an_sre, given_in, page, page_of, problem_
 from portal.sigma.team.tenants import PAGE_SIZE, ROLES, frame
 from quota import clock
 from quota.selectors import tenant_named
-from quota.tenancy import people
-from quota.tenancy.access import principal_of_user
+from quota.tenancy import member_lists
 from quota.tenancy.invitations import (
     LASTS,
     invitation_accept,
@@ -29,6 +28,7 @@ from quota.tenancy.invitations import (
     invitation_withdraw,
     link_of,
 )
+from quota.tenancy.principals import principal_of_user
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 
@@ -47,7 +47,7 @@ def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> 
         with problem_kept(context):
             sent, secret = invitation_send(principal=principal, tenant=row, **context["given"])
             context |= {"sent": sent, "link": link_of(secret), "unsent": invitation_mail(sent, secret)}
-    rows = people.invitations_of(principal, row).order_by("-id")
+    rows = member_lists.invitations_of(principal, row).order_by("-id")
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
     return rendered(request, "sigma/team/invitations.html", context, status=201 if "sent" in context else 200)
 

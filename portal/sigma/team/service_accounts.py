@@ -12,13 +12,12 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
 from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered
-from portal.sigma.frame.rotation import overlap_options, rotated, successor_stays
+from portal.sigma.frame.token_rotation import overlap_options, rotated, successor_stays
 from portal.sigma.team.tenants import PAGE_SIZE, frame, unknown_action
 from quota import clock
 from quota.models import ServiceAccount, Token
 from quota.selectors import tenant_named
-from quota.tenancy import people
-from quota.tenancy.access import token_revoke
+from quota.tenancy import member_lists
 from quota.tenancy.service_accounts import (
     ROLES,
     SCOPES,
@@ -28,6 +27,7 @@ from quota.tenancy.service_accounts import (
     service_account_set,
     service_account_token,
 )
+from quota.tenancy.tokens import token_revoke
 from quota.vocabulary.permissions import Action, Principal, require
 
 DAYS = [7, 30, 90, 365]
@@ -45,7 +45,7 @@ def account_list(request: HttpRequest, principal: Principal, tenant: str) -> Htt
             text = _("The service account %s was created. Issue a token, so that a program can use the account.")
             messages.success(request, text % made.user.get_username())
             return redirect("sigma:service-account", row.name, made.short_name)
-    rows = people.service_accounts_of(principal, row).order_by("user__username")
+    rows = member_lists.service_accounts_of(principal, row).order_by("user__username")
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
     return rendered(request, "sigma/team/service_accounts.html", context)
 
@@ -73,9 +73,9 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
                     return _change(request, principal, found)
         if "problem" in context and request.POST.get("do") == "token":
             context["given"] = {**given_in(request.POST, "name", "days"), "scopes": request.POST.getlist("scopes")}
-    context["account"] = people.service_accounts_of(principal, row).get(pk=found.pk)
+    context["account"] = member_lists.service_accounts_of(principal, row).get(pk=found.pk)
     context["now"] = clock.now()
-    context["page_obj"] = page_of(request, people.tokens_of_account(principal, found).order_by("-id"), PAGE_SIZE)
+    context["page_obj"] = page_of(request, member_lists.tokens_of_account(principal, found).order_by("-id"), PAGE_SIZE)
     status = 201 if "issued" in context else 200
     return rendered(request, "sigma/team/service_account.html", context, status=status)
 
@@ -111,7 +111,7 @@ def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -
             )
             messages.success(request, text % name)
         case "revoke":
-            keys = people.tokens_of_account(principal, found).filter(key=post.get("key", "")[:16])
+            keys = member_lists.tokens_of_account(principal, found).filter(key=post.get("key", "")[:16])
             for key in keys.values_list("key", flat=True):
                 token = token_revoke(principal=principal, key=key)
                 if token.successor is not None:

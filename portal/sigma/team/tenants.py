@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST
 from portal.sigma.frame.page import given_in, page, page_of, rendered
 from quota.models import Tenant
 from quota.selectors import tenant_named, tenants_visible
-from quota.tenancy import people
+from quota.tenancy import member_lists
 from quota.tenancy.members import member_leave, member_named, membership_set
 from quota.tenancy.tenants import tenant_create, tenant_set, time_zones
 from quota.vocabulary.errors import Rejected, invalid
@@ -45,7 +45,7 @@ def tenant(request: HttpRequest, principal: Principal, tenant: str) -> HttpRespo
     context = {
         **frame(principal, row),
         "problem": problem,
-        "page_obj": page_of(request, people.members_of(principal, row).order_by("user__username"), PAGE_SIZE),
+        "page_obj": page_of(request, member_lists.members_of(principal, row).order_by("user__username"), PAGE_SIZE),
         "teams": list(row.teams.order_by("name")[:200]),
         "roles": ROLES,
         "zones": time_zones(),

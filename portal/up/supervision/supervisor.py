@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from portal.up.supervision import children
-from portal.up.supervision.keeper import ProcessKeeper, Spec, end_of, spawn, wait_for_either
 from portal.up.supervision.logfiles import LogFile
-from portal.up.supervision.patience import AT_LEAST_S, LEAST_SHARE, MORE_TIMES
+from portal.up.supervision.process_keeper import ProcessKeeper, Spec, end_of, spawn, wait_for_either
+from portal.up.supervision.time_limits import AT_LEAST_S, LEAST_SHARE, MORE_TIMES
 
 log = logging.getLogger("portal.up")
 

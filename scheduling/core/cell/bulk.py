@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import FREE, PENDING, RUNNING, TaskTable
-from scheduling.core.vocabulary.layout import Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Requirement
 
 _LEAST_SLOTS = 256

@@ -10,7 +10,7 @@ import numpy as np
 
 from scheduling.core.cell.audit import Audited
 from scheduling.core.cell.tasks import FREE, PENDING, RUNNING, STATES
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id
 
 # The most differences of one kind that are shown. The first ones are enough to find the cause.

@@ -16,7 +16,7 @@ from scheduling.core.cell.installed import InstalledPackages
 from scheduling.core.cell.ports import PortMap
 from scheduling.core.kernels.devices import WHOLE
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.states import MachineStatus
 
 Kind = TypeVar("Kind", bound=np.generic)

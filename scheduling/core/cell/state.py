@@ -35,7 +35,7 @@ from scheduling.core.cell.machines import STATUS_CODES
 from scheduling.core.cell.sums import MachineSums
 from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Group, padded, split_task_id, task_id
 from scheduling.core.vocabulary.states import Transition, next_state

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.machines import MachineTable
 from scheduling.core.cell.tasks import LiveJob, TaskTable
-from scheduling.core.kernels.accounts import COLUMNS, Accounts, settle
+from scheduling.core.kernels.usage_sums import COLUMNS, Accounts, settle
 
 
 class MachineSums:
@@ -22,7 +22,7 @@ class MachineSums:
     def __init__(self, axis: int) -> None:
         self.machines = MachineTable(axis)
         self.tasks = TaskTable(axis)
-        self._moves: list[int] = []  # changes that are not applied yet: rows of `kernels.accounts`
+        self._moves: list[int] = []  # changes that are not applied yet: rows of `kernels.usage_sums`
 
     def _move(self, job: LiveJob, task: int, machine: int, sign: int) -> None:
         """Record that a task starts on a machine (`sign` = 1) or leaves it (`sign` = -1). `_settle` later updates the

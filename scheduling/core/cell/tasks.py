@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.machines import grown
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.requirement import Requirement, padded, task_id
 from scheduling.core.vocabulary.states import TaskState
 

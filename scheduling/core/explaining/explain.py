@@ -2,9 +2,9 @@
 a class, which has one explanation.
 
     pending groups ─► examined now ─ judgement.py ─► obstacles on each machine
-                          │            ├─ changes.py     the smallest changes that would help
-                          │            ├─ conforming.py  limits that fit the machines well
-                          │            └─ forecast.py    expected start, from tasks that ended recently
+                          │            ├─ smallest_changes.py  the smallest changes that would help
+                          │            ├─ suggested_limits.py  limits that fit the machines well
+                          │            └─ forecast.py          expected start, from tasks that ended recently
                           └─ the others keep their explanation ─► one Why for each class
 
 To explain a class, the `Explainer` examines every machine. With a budget, it explains only a few classes per pass:
@@ -20,14 +20,21 @@ import msgspec
 import numpy as np
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.explaining.changes import room_after, smallest_changes
-from scheduling.core.explaining.conforming import Platforms, conforming, platforms_of
 from scheduling.core.explaining.forecast import Ends, expected_start, openings
 from scheduling.core.explaining.judgement import Judge, Judgement, leading
-from scheduling.core.explaining.waiting import AheadOf, Key, TenantsAhead, UnplacedGroups, left_over, smallest_gang
-from scheduling.core.kernels.walk import NOT_TRIED
-from scheduling.core.placing.classes import GroupedQueue
-from scheduling.core.vocabulary.layout import Bools, Groups, Ints, Ints32, Tables
+from scheduling.core.explaining.smallest_changes import room_after, smallest_changes
+from scheduling.core.explaining.suggested_limits import Platforms, conforming, platforms_of
+from scheduling.core.explaining.unplaced_tasks import (
+    AheadOf,
+    Key,
+    TenantsAhead,
+    UnplacedGroups,
+    left_over,
+    smallest_gang,
+)
+from scheduling.core.kernels.placement import NOT_TRIED
+from scheduling.core.placing.equivalence_classes import GroupedQueue
+from scheduling.core.vocabulary.kernel_arrays import Bools, Groups, Ints, Ints32, Tables
 from scheduling.core.vocabulary.reasons import Basis, ExpectedStart, ReasonCode, SuggestedChange, Why
 from scheduling.core.vocabulary.requirement import Constraint, split_task_id
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Bools, Floats, Ints
+from scheduling.core.vocabulary.kernel_arrays import Bools, Floats, Ints
 from scheduling.core.vocabulary.reasons import Basis, ExpectedStart
 
 if TYPE_CHECKING:  # its kernels cost every process that imports them 45 MB

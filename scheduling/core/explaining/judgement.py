@@ -11,7 +11,7 @@ import numpy as np
 from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.cores import judge_cores
-from scheduling.core.kernels.verdicts import (
+from scheduling.core.kernels.obstacles import (
     ABLE,
     OPEN,
     SUM_ABLE,
@@ -21,7 +21,7 @@ from scheduling.core.kernels.verdicts import (
     device_room,
     judge,
 )
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, Judged, Tables
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32, Judged, Tables
 from scheduling.core.vocabulary.reasons import WHOLE_CORES, Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
 from scheduling.core.vocabulary.requirement import Constraint, Requirement, spelled
 

@@ -18,7 +18,7 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HERE = Path(__file__).parent
-_SOURCES = (*sorted(_HERE.glob("*.py")), _HERE.parent / "vocabulary" / "layout.py")
+_SOURCES = (*sorted(_HERE.glob("*.py")), _HERE.parent / "vocabulary" / "kernel_arrays.py")
 
 
 def _version() -> str:

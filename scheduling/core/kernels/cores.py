@@ -1,5 +1,5 @@
 """The rule for reserving whole CPU cores (§6.2). Borglets follow the same rule on each machine
-(`borglet/runtimes/cgroups/cores.py`).
+(`borglet/runtimes/cgroups/reserved_cores.py`).
 
 A latency-sensitive task can reserve whole cores, which no other latency-sensitive task uses. Latency-sensitive tasks
 without reserved cores share the other cores. While a machine has such a task, at least one of its cores stays
@@ -9,7 +9,7 @@ unreserved. Batch tasks run on all cores and reserve none.
 from __future__ import annotations
 
 from scheduling.core.kernels.compiled import compiled, inlined
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, MachineArrays, Running
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32, MachineArrays, Running
 
 
 @inlined

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.kernels.compiled import compiled, inlined
-from scheduling.core.vocabulary.layout import Ints, MachineArrays, TaskCounts
+from scheduling.core.vocabulary.kernel_arrays import Ints, MachineArrays, TaskCounts
 
 # Kinds of domain.
 MACHINE, RACK, POWER = range(3)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.kernels.compiled import inlined
-from scheduling.core.vocabulary.layout import Ints, Ints32, MachineArrays, Running
+from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32, MachineArrays, Running
 
 WHOLE = 1000  # milli-units
 

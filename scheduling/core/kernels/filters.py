@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling.core.kernels.compiled import inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
-from scheduling.core.vocabulary.layout import SKIPPED, Bools, Groups, Levels, MachineArrays, TaskCounts
+from scheduling.core.vocabulary.kernel_arrays import SKIPPED, Bools, Groups, Levels, MachineArrays, TaskCounts
 
 # Machines that are scanned at once.
 BLOCK = 256

@@ -11,7 +11,7 @@ from __future__ import annotations
 from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.kernels.compiled import inlined
 from scheduling.core.kernels.devices import WHOLE, pick_devices, share_of
-from scheduling.core.vocabulary.layout import Groups, MachineArrays
+from scheduling.core.vocabulary.kernel_arrays import Groups, MachineArrays
 
 
 @inlined

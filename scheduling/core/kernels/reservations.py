@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.kernels.compiled import allocating, compiled
-from scheduling.core.vocabulary.layout import Estimates, Estimating, History, Ints, Ints32, Reserved
+from scheduling.core.vocabulary.kernel_arrays import Estimates, Estimating, History, Ints, Ints32, Reserved
 
 _SPREAD = np.int64(0x9E3779B97F4A7C15 - 2**64)  # Fibonacci hashing: task ids of one job differ in their low bits alone
 # Values of `Estimates.verdict`.

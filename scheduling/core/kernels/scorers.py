@@ -6,7 +6,7 @@ from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.kernels.compiled import compiled, inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
 from scheduling.core.kernels.fragments import added_fragments, free_devices
-from scheduling.core.vocabulary.layout import Floats, Groups, MachineArrays, SearchParams, TaskCounts
+from scheduling.core.vocabulary.kernel_arrays import Floats, Groups, MachineArrays, SearchParams, TaskCounts
 
 # Parts of a score, by column of `Placed.parts`; each has its weight in `policy.Weights`.
 PACKING, SPREAD_MACHINE, SPREAD_RACK, SPREAD_POWER, SOFT, PACKAGES, MIXING, PREEMPTION = range(8)

@@ -8,7 +8,7 @@ from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled, constant
 from scheduling.core.kernels.cores import cores_suffice
 from scheduling.core.kernels.devices import devices_suffice
-from scheduling.core.vocabulary.layout import Floats, Ints, MachineArrays, Running
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints, MachineArrays, Running
 
 _NO_BOUND = np.int64(2**62)
 _NOBODY, _NONE = constant(-1), constant(0)

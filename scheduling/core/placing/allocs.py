@@ -1,8 +1,8 @@
 """Placement of tasks whose job is in an alloc set (§2.4). They are placed only inside running allocs of this set.
 
     pending tasks ─┐
-                   ├─► kernels/inside.py ─► alloc, devices ─► Assignments, and a Why for each kind that found no alloc
-    running allocs ┘   limit of the alloc minus the limits of the tasks inside
+                   ├─► kernels/placement_in_allocs.py ─► alloc, devices ─► Assignments, and a Why for each kind that
+    running allocs ┘   limit of the alloc minus the limits of the tasks inside             found no alloc
 
 These tasks use the resources of the alloc, and port numbers of the machine. An alloc that this plan preempts receives
 no tasks. An alloc that this plan places can receive tasks only in the next plan.
@@ -17,8 +17,8 @@ from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
 from scheduling.core.kernels.devices import WHOLE, set_bits
-from scheduling.core.kernels.inside import Allocs, InnerTasks, Kinds, place_inside
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
+from scheduling.core.kernels.placement_in_allocs import Allocs, InnerTasks, Kinds, place_inside
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.reasons import ReasonCode, RuledOut, Why

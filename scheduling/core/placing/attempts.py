@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.tasks import TaskTable
 from scheduling.core.placing.free_capacity import FreeCapacity, enough
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.policy import Policy
 
 Slots = NDArray[np.int64]

@@ -9,7 +9,7 @@ import numpy as np
 from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import PENDING, RUNNING
-from scheduling.core.vocabulary.layout import Floats, Ints
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints
 
 # The classes with most tasks count, up to this number.
 MOST_CLASSES = 32

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.kernels.room import sum_capacity
-from scheduling.core.vocabulary.layout import Bools, Ints
+from scheduling.core.kernels.free_by_level import sum_capacity
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints
 from scheduling.core.vocabulary.policy import Policy
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.placing.free_capacity import FreeCapacity, enough
-from scheduling.core.vocabulary.layout import Floats, Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
 

@@ -16,9 +16,9 @@ from quota.vocabulary.resources import NAMES, describe
 from scheduling.core.cell.state import CellState
 from scheduling.core.reclamation.estimate import Reservations, most_urgent
 from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, MachineShortage, Occupants, ShortageVictim, relieve
-from scheduling.core.vocabulary.changes import Eviction
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.core.vocabulary.task_events import Eviction
 
 EVERY_S = 5.0
 """Seconds from one cycle to the next."""

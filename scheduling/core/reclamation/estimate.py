@@ -32,8 +32,17 @@ from quota.vocabulary.resources import CPU, DISK, RAM
 from scheduling.core.cell.machines import grown
 from scheduling.core.cell.tasks import RUNNING, TaskTable
 from scheduling.core.kernels import reservations
-from scheduling.core.vocabulary.layout import Bools, Estimates, Estimating, Floats, History, Ints, Ints32, Reserved
-from scheduling.core.vocabulary.presets import OFF, Preset
+from scheduling.core.vocabulary.kernel_arrays import (
+    Bools,
+    Estimates,
+    Estimating,
+    Floats,
+    History,
+    Ints,
+    Ints32,
+    Reserved,
+)
+from scheduling.core.vocabulary.reclamation_presets import OFF, Preset
 
 # The reclaimable resources are the first of the axis.
 KINDS = (CPU, RAM, DISK)

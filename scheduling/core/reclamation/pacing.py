@@ -23,7 +23,7 @@ import numpy as np
 from scheduling.core.cell.machines import grown
 from scheduling.core.cell.tasks import TaskTable
 from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples
-from scheduling.core.vocabulary.layout import Bools, Floats
+from scheduling.core.vocabulary.kernel_arrays import Bools, Floats
 
 TOGETHER_S = 15.0
 MANY = 1_000

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quota.vocabulary.resources import DISK, RAM
-from scheduling.core.vocabulary.layout import Bools, Ints
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints
 
 INCOMPRESSIBLE = (RAM, DISK)
 

@@ -206,7 +206,7 @@ class Why(msgspec.Struct, frozen=True):
 
     `code`: the main reason, or empty if the class has not been examined yet. `revision`: the revision of the cell's
     state when the class was examined. `places`: the place in the queue of each job in `tasks`. All other fields about
-    the queue are about the first job. `waiting.of_job` returns the explanation for another job.
+    the queue are about the first job. `unplaced_tasks.of_job` returns the explanation for another job.
     """
 
     tasks: tuple[tuple[int, int], ...]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PUBLIC = ("runtime", "cores", PROTOCOL)
 _PUBLIC_PREFIX = "isolation."
 _NAMES = {"machines": ("hostname", "platform", "rack", "power_domain"), "jobs": ("uid", "tenant", "name")}
-_LEFT_OUT = ("specs", "endings", "later")  # the last two belong together (`following.py`)
+_LEFT_OUT = ("specs", "endings", "later")  # the last two belong together (`simulator_checkpoint.py`)
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - no server listens on it
 
 

@@ -18,7 +18,7 @@ from scheduling.core.cell.bulk import TaskColumns, add_tasks, prepare
 from scheduling.core.cell.tasks import FREE, RUNNING
 from scheduling.core.garbage import collection_paused
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Requirement
 from scheduling.core.vocabulary.states import MachineStatus

@@ -19,10 +19,10 @@ from quota.models import Tenant
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.history.infrastore.archived import with_files
+from scheduling.history.infrastore.archive_files import with_files
+from scheduling.history.infrastore.exported_rows import Visibility, export
 from scheduling.history.infrastore.process import engine
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
-from scheduling.history.infrastore.sources import Visibility, export
 from scheduling.models import Cell
 
 if TYPE_CHECKING:

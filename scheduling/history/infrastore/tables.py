@@ -2,7 +2,7 @@
 
     events (Arrow) + facts of jobs ─► Conversion ─► collection_events, instance_events, machine_events, …
 
-Pure. The archiver converts each file of events that it has written (`derived.py`). The process that runs a query
+Pure. The archiver converts each file of events that it has written (`derived_tables.py`). The process that runs a query
 converts the events that are not in such a file.
 """
 

@@ -12,10 +12,10 @@ from quota.admission.admission import bands
 from quota.vocabulary.errors import NotFound, Rejected
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.history.archive.reading import ArchivedEvents
-from scheduling.history.checkpoints.states import revision_at
-from scheduling.history.moments.keeper import StateKeeper
+from scheduling.history.checkpoints.state_at_moment import revision_at
+from scheduling.history.moments.kept_states import StateKeeper
 from scheduling.history.moments.messages import MomentAnswer, MomentRequest, PastMoment
-from scheduling.history.moments.picture import picture_of
+from scheduling.history.moments.past_cell import picture_of
 from scheduling.history.moments.reasons import reasons_of
 from scheduling.journal.sql import query
 from scheduling.models import Cell

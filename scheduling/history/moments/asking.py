@@ -1,6 +1,6 @@
 """The state of a cell at any moment of the past, with only the rows that the caller may see.
 
-    caller ─► visible tenants ─► process.py: a process of its own ─► answering.py ─► keeper.py ─► picture.py
+    caller ─► visible tenants ─► process.py: a process of its own ─► answering.py ─► kept_states.py ─► past_cell.py
 
 With `BORG_MOMENT_PROCESS = False`, this process rebuilds the states itself. Tests need that, because another process
 does not see their transactions.
@@ -48,6 +48,6 @@ def past_moment(
     if settings.BORG_MOMENT_PROCESS:
         return _process.moment(request)
     from scheduling.history.moments.answering import moment_of
-    from scheduling.history.moments.keeper import StateKeeper
+    from scheduling.history.moments.kept_states import StateKeeper
 
     return moment_of(StateKeeper(), request)

@@ -35,7 +35,7 @@ def main() -> None:
     from django.db import close_old_connections, connection
 
     from scheduling.history.moments.answering import answer
-    from scheduling.history.moments.keeper import StateKeeper
+    from scheduling.history.moments.kept_states import StateKeeper
 
     keeper = StateKeeper()
     with output:

@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
-from scheduling.core.explaining.waiting import of_job
+from scheduling.core.explaining.unplaced_tasks import of_job
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.reasons import Why

@@ -20,9 +20,9 @@ from django.db import transaction
 
 from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal, require, system
-from scheduling.history.checkpoints.replaying import EventsMissing, follow, news_between, numbers_between
+from scheduling.history.checkpoints.event_batches import EventsMissing, follow, news_between, numbers_between
 from scheduling.history.checkpoints.rows import load_recorded
-from scheduling.history.checkpoints.states import state_at
+from scheduling.history.checkpoints.state_at_moment import state_at
 from scheduling.history.restoring.differences import differences
 from scheduling.history.restoring.outcome import MOST_NAMES, Problem, Restored, names_of_jobs, names_of_machines
 from scheduling.history.restoring.steps import Steps

@@ -18,13 +18,13 @@ from django.db import transaction
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import Requirement, task_id
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.history.restoring.differences import Differences, Pair, RequestedJob
 from scheduling.history.restoring.outcome import Problem
 from scheduling.history.restoring.replacements import Replacement, replacements
-from scheduling.jobs import jobs, updates
-from scheduling.jobs.submissions import rejected_event
+from scheduling.jobs import submit_and_kill, updates
+from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import ArchivedJob, Cell, Job, JobSpec, Update
@@ -131,7 +131,7 @@ class Steps:
         if not wanted:
             return {}
         specs = [self._spec(job) for job in wanted]
-        done = jobs.jobs_submit_specs(principal=self._principal, cell=self._cell, specs=specs)
+        done = submit_and_kill.jobs_submit_specs(principal=self._principal, cell=self._cell, specs=specs)
         found = {}
         for job, verdict in zip(wanted, done, strict=True):
             if verdict.job is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Requirement, padded
 from scheduling.history.checkpoints.tables import Tables
 

@@ -21,7 +21,7 @@ from scheduling.cells.cells import check_new
 from scheduling.history.checkpoints.file import CheckpointError, verify
 from scheduling.models import Cell
 
-_WITHIN_S = 600.0  # below the deadline of a long request (`portal.http.front`)
+_WITHIN_S = 600.0  # below the deadline of a long request (`portal.http.request_deadlines`)
 # Each child needs much memory, and holds one of the few threads for long requests.
 _child = threading.Semaphore(1)
 

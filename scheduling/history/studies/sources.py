@@ -22,7 +22,7 @@ from scheduling.history.checkpoints import file
 from scheduling.history.checkpoints.file import CheckpointError, Header
 from scheduling.history.checkpoints.folder import own_checkpoints
 from scheduling.history.checkpoints.specs import without_values
-from scheduling.history.checkpoints.states import state_at
+from scheduling.history.checkpoints.state_at_moment import state_at
 from scheduling.history.checkpoints.tables import Tables, schema, tables_of
 from scheduling.history.studies.renumbering import with_full_limits
 from scheduling.history.studies.specs import StoredSpec, Version, specs_in, versions_used

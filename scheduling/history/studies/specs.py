@@ -18,7 +18,7 @@ import numpy as np
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import PORTS
 from scheduling.core.cell.tasks import DEAD
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Constraint, Relation, Requirement
 from scheduling.history.checkpoints.specs import SpecRequirements
 from scheduling.history.checkpoints.tables import Tables

@@ -21,11 +21,11 @@ from borglet.messages import (
     Welcome,
     encode,
 )
-from scheduling.link.shard.rotation import Rotation
+from scheduling.link.shard.secret_rotation import Rotation
 from scheduling.link.views.diff import View
 from scheduling.link.views.flaps import FlapDamper
 from scheduling.link.views.last_report import LastReport
-from scheduling.machines.pace import EarlyAnswerPace
+from scheduling.machines.poll_times import EarlyAnswerPace
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ import structlog
 
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.metrics import ShardMetrics
-from scheduling.machines.pace import Timetable
+from scheduling.machines.poll_times import Timetable
 
 log = structlog.get_logger(__name__)
 

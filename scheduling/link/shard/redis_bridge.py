@@ -18,9 +18,9 @@ from quota.vocabulary.errors import Rejected
 from scheduling.link.shard.shard import Shard
 from scheduling.link.transport.redis_client import RedisClient
 from scheduling.link.transport.spread import ConnectionBalance
-from scheduling.machines import contact, log_requests
+from scheduling.machines import last_contact, log_requests
 from scheduling.shells import streams
-from scheduling.usage import live
+from scheduling.usage import live_usage
 from scheduling.usage.measured import MeasuredUsage
 
 log = structlog.get_logger(__name__)
@@ -82,7 +82,7 @@ class RedisBridge(RedisClient):
                 usages.setdefault(held.cell_id, []).append((measured, age_s))
         taken, shard.freshly_held = shard.freshly_held, {}
         try:
-            wall = await contact.beat(
+            wall = await last_contact.beat(
                 self._redis, shard.name, shard.cell_ids, ages, taken, overloaded=shard.progress.overloaded
             )
         except BaseException:
@@ -92,10 +92,10 @@ class RedisBridge(RedisClient):
             raise
         if usages:
             packed = {
-                cell_id: live.pack([(measured, wall - age_s) for measured, age_s in many])
+                cell_id: live_usage.pack([(measured, wall - age_s) for measured, age_s in many])
                 for cell_id, many in usages.items()
             }
-            await live.store(self._redis, packed)
+            await live_usage.store(self._redis, packed)
         await self._spread(wall)
 
     async def _spread(self, wall: float) -> None:
@@ -109,7 +109,7 @@ class RedisBridge(RedisClient):
         others, gone = [], []
         for name, value in (await pipe.execute())[1].items():
             at, machines, served = value.decode().split(" ")
-            if wall - float(at) > contact.SHARD_TTL_S:
+            if wall - float(at) > last_contact.SHARD_TTL_S:
                 gone.append(name)
             elif served == cells and name.decode() != shard.name:
                 others.append(int(machines))

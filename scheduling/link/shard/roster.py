@@ -9,7 +9,7 @@ from scheduling.link.shard.connection import GOING_AWAY, Connection
 from scheduling.link.shard.inbox import Inbox, superseded
 from scheduling.link.shard.metrics import ShardMetrics
 from scheduling.link.shard.polls import Polls
-from scheduling.machines.pace import poll_interval
+from scheduling.machines.poll_times import poll_interval
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
 

@@ -24,10 +24,10 @@ from django.conf import settings
 from borglet.messages import OLDEST_PROTOCOL, Hello, LogRequest, ShellGrant, Welcome, common_protocol
 from scheduling.link.shard.connection import GOING_AWAY, TRY_ELSEWHERE, Connection, Wire
 from scheduling.link.shard.database import Database
-from scheduling.link.shard.identities import Identities
 from scheduling.link.shard.inbox import HelloRejected, superseded
 from scheduling.link.shard.report_intake import ReportIntake
 from scheduling.link.shard.roster import Roster
+from scheduling.link.shard.task_tokens import Identities
 from scheduling.link.shard.turns import Turns
 from scheduling.link.shard.writer import Known
 from scheduling.link.transport.accepting import LoopProgress

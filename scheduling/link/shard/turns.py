@@ -15,17 +15,17 @@ from borglet.messages import Hello, authority_digest
 from quota.vocabulary.errors import Rejected
 from scheduling.identity.authority import AuthorityBroken, bundle_pem
 from scheduling.identity.signing_keys import signing_key
-from scheduling.identity.tokens import SigningKey
+from scheduling.identity.task_tokens import SigningKey
 from scheduling.link.shard import writer
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.database import Database, DatabaseAway
-from scheduling.link.shard.identities import Identities
 from scheduling.link.shard.inbox import HelloRejected, Inbox, removed, superseded
 from scheduling.link.shard.report_intake import OFFER_AGAIN_S, ReportIntake
 from scheduling.link.shard.roster import Roster
+from scheduling.link.shard.task_tokens import Identities
 from scheduling.link.shard.writer import MachineReportChanges
+from scheduling.link.views.concerned_machines import concerned_machines
 from scheduling.link.views.desired import Loaded, Specs, load
-from scheduling.link.views.news import concerned_machines
 from scheduling.machines.credentials import secrets_offered
 from scheduling.models import Cell
 from scheduling.policy import cell_settings

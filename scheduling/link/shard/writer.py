@@ -22,8 +22,8 @@ from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, as_mapping
 from scheduling.allocs import kept_allocs
 from scheduling.brakes import brakes
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.requirement import MAX_TASKS, PROTOCOL, split_task_id
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.row_events import machine_set_event
@@ -35,7 +35,7 @@ from scheduling.machines.machines import DOWN, machines_return, publish_capacity
 from scheduling.master import metrics
 from scheduling.models import Cell, Machine, Task
 from scheduling.models.machines import REMOVED
-from scheduling.tasks import counters, departures, observations, transitions
+from scheduling.tasks import counters, departures, reported_states, transitions
 
 log = structlog.get_logger(__name__)
 ME = system("link")
@@ -305,7 +305,7 @@ def _apply(entry: JournalEntry, part: Sequence[MachineReportChanges]) -> set[int
     ]:
         transitions.tasks_evict(entry, unwanted)
     if seen := [observation for c in changes for observation in c.seen]:
-        observations.tasks_observe(entry, seen)
+        reported_states.tasks_observe(entry, seen)
     return {news.machine_id for news in part if sessions.get(news.machine_id) != news.session}
 
 

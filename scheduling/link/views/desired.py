@@ -28,9 +28,9 @@ from quota.vocabulary.resources import as_mapping
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.journal.sql import execute, query
-from scheduling.link.views import kept
+from scheduling.link.views import kept_allocs
 from scheduling.link.views.diff import ExpectedTask, View, exit_mark
-from scheduling.link.views.kept import MachineTasks, task_key
+from scheduling.link.views.kept_allocs import MachineTasks, task_key
 from scheduling.models import Cell, JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.spec import job_spec, package_names, parser
@@ -106,7 +106,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         running = _running(ids)
         departures = _departures(ids)
         kept_rows = list(KeptAlloc.objects.filter(machine_id__in=ids).order_by("id"))
-        wanted = {(row.job_id, row.spec_version) for row in running} | kept.specs_of(kept_rows)
+        wanted = {(row.job_id, row.spec_version) for row in running} | kept_allocs.specs_of(kept_rows)
         wanted |= {(row.job_id, row.job.newest_version) for row in running}
         known = specs.get(wanted, extra=cell.extra_resources)
     found = {machine.id: MachineTasks(View(cell.history_id.hex, "")) for machine in machines}
@@ -117,7 +117,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         found[machine_id].view.stop[key] = task
         if preemptor is not None:
             waits[machine_id, preemptor].append(key)
-    kept.add_kept(found, kept_rows, known, cell=cell.name, extra=cell.extra_resources)
+    kept_allocs.add_kept(found, kept_rows, known, cell=cell.name, extra=cell.extra_resources)
     for row in running:
         job = known.get((row.job_id, row.spec_version))
         if job is None or row.index >= job.tasks:

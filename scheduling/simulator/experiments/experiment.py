@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from scheduling.core.vocabulary.presets import MEDIUM, OFF, Preset
+from scheduling.core.vocabulary.reclamation_presets import MEDIUM, OFF, Preset
 from scheduling.simulator.behaviour import Drawn
 from scheduling.simulator.experiments.packing.cell_work import CellWork
 from scheduling.simulator.experiments.packing.reservations import settled_reservations

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scheduling.core.vocabulary.presets import PRESETS
+from scheduling.core.vocabulary.reclamation_presets import PRESETS
 from scheduling.history.checkpoints.file import read
 from scheduling.history.checkpoints.tables import state_of
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.simulator.experiments.experiment import ExperimentInput
 from scheduling.simulator.experiments.packing.cell_work import CellWork
 from scheduling.simulator.experiments.packing.checkpointed import ReservedUsage, running_work
-from scheduling.simulator.experiments.packing.fifth import running_fifth, soft_where_rare
+from scheduling.simulator.experiments.packing.fifth_of_cell_2011 import running_fifth, soft_where_rare
 
 _TRACE = "Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0)"
 

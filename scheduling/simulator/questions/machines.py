@@ -11,8 +11,8 @@ import numpy as np
 
 from scheduling.core.cell.machines import UP
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.simulator.simulation import Simulation
 
 SETTLED_S = 60.0

@@ -21,7 +21,7 @@ import numpy as np
 from quota.vocabulary.errors import Rejected
 from scheduling.core.cell.state import CellState
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.presets import PRESETS
+from scheduling.core.vocabulary.reclamation_presets import PRESETS
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.history.checkpoints import file
 from scheduling.history.checkpoints.file import CheckpointError

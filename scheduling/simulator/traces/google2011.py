@@ -24,7 +24,7 @@ import numpy as np
 
 from quota.vocabulary.resources import CPU, DISK, RAM, SIZE, Vector
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Floats, Ints
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints
 from scheduling.core.vocabulary.requirement import Group, Requirement, split_task_id
 from scheduling.simulator.behaviour import Drawn
 from scheduling.simulator.workload import Ending, MachineChange, Workload

@@ -15,7 +15,7 @@ import numpy as np
 
 from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, RAM, SIZE, Vector
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Floats, Ints
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints
 from scheduling.core.vocabulary.requirement import Constraint, Group, Relation, Requirement, split_task_id
 from scheduling.simulator.behaviour import Drawn
 from scheduling.simulator.workload import Ending, Workload

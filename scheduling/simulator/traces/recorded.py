@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.simulator.behaviour import WINDOW_S, Drawn
 from scheduling.simulator.workload import Ending
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Floats, Ints
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.simulator.behaviour import Drawn
 from scheduling.simulator.traces import cell_2011, google2011

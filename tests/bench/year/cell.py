@@ -23,13 +23,13 @@ from scheduling.core.cell.tasks import RUNNING
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import EvictionCause, Observation
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.core.warm import compile_kernels
 from scheduling.jobs import updates
-from scheduling.jobs.jobs import job_kill, jobs_submit_bulk, spec_for
+from scheduling.jobs.submit_and_kill import job_kill, jobs_submit_bulk, spec_for
 from scheduling.journal import journal
 from scheduling.journal.row_events import machine_set_event
 from scheduling.machines import machines
@@ -37,7 +37,7 @@ from scheduling.machines.machines import publish_capacity
 from scheduling.master.commit import commit
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Departure, Job, Machine, Task
-from scheduling.tasks import departures, observations, transitions
+from scheduling.tasks import departures, reported_states, transitions
 from scheduling.usage import usage_windows
 from scheduling.usage.usage_windows import TaskWindow
 from tests.bench.year import work
@@ -238,7 +238,7 @@ class YearCell:
     def _report_up(self, placed: Sequence[tuple[int, int, int]]) -> None:
         for part in _chunks(placed):
             with journal.write(self.cell.id, system("link")) as entry:
-                observations.tasks_observe(
+                reported_states.tasks_observe(
                     entry, [Observation(identity, number, "up", "unknown", up=True) for identity, number, _ in part]
                 )
 

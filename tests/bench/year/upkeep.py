@@ -17,7 +17,7 @@ from django.test import Client
 from django.utils import timezone
 
 from quota.models import Membership, Tenant
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import system
 from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.store import store

@@ -91,11 +91,11 @@ def _at(call: Callable[[dt.datetime], None], now: dt.datetime) -> None:
 
 def _after_step(now: dt.datetime) -> None:
     """Note the new revisions, store a sample of the capacity, and count the new events."""
-    from scheduling.cells import capacity
+    from scheduling.cells import capacity_samples
     from scheduling.history.statistics import reader
 
     _witness.note()
-    capacity.capacity_sample(_cell, now=now)
+    capacity_samples.capacity_sample(_cell, now=now)
     reader.statistics_read(_cell, now=now)
 
 

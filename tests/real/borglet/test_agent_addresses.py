@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from borglet.agent import Agent
-from borglet.identity.store import MemoryStore
+from borglet.health_prober import ProbeAnswer
+from borglet.identity.saved_state import MemoryStore
 from borglet.messages import HealthCheck, Phase, Poll, Report, TaskKey
-from borglet.prober import ProbeAnswer
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from tests.doubles import NoPackages
 from tests.real.borglet.cell import BOUND_S

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from borglet.agent import Agent
-from borglet.identity.store import MemoryStore
+from borglet.health_prober import SimulatedProber
+from borglet.identity.saved_state import MemoryStore
 from borglet.messages import Poll, RunAlloc, TaskKey
-from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from tests.doubles import FailingRuntime, NoPackages
 from tests.real.borglet.cell import BOUND_S

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from borglet.agent import Agent
-from borglet.identity.store import MemoryStore
+from borglet.health_prober import SimulatedProber
+from borglet.identity.saved_state import MemoryStore
 from borglet.messages import PackageRef, Phase, Poll, Report, RunTask
 from borglet.packages.base import PackageMissing, SimulatedPackages, mounts
-from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import NO_TREES
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from tests.doubles import NoPackages

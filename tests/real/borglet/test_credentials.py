@@ -11,7 +11,7 @@ import pytest
 
 from borglet.fleet import FleetKeeper, FleetSecrets, load_secrets
 from borglet.identity.credentials import BadAuthority, Credentials, pinned_context
-from borglet.identity.store import DiskStore, Identity
+from borglet.identity.saved_state import DiskStore, Identity
 from borglet.messages import authority_digest
 from tests.doubles import MemoryKeeper
 from tests.real.borglet.cell import Authority

@@ -10,7 +10,7 @@ import pytest
 
 from borglet.__main__ import build_parser
 from borglet.fleet import Fleet, FleetSecrets, FleetSettings
-from borglet.machines import uniform_fleet
+from borglet.machine_specs import uniform_fleet
 from borglet.messages import EndCause, Phase, RunTask
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation, usage_ratios

@@ -9,8 +9,8 @@ import pytest
 
 from borglet.fleet import join_fleet, load_secrets
 from borglet.identity.join import JoinFailed, LinkUnreachable, join_cell, parse_token
-from borglet.identity.store import DiskStore
-from borglet.machines import BadMachine, uniform_fleet
+from borglet.identity.saved_state import DiskStore
+from borglet.machine_specs import BadMachine, uniform_fleet
 from borglet.messages import JoinRequest
 from tests.real.borglet.cell import Authority, join_server
 

@@ -16,12 +16,12 @@ import pytest
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
+from borglet.health_prober import SimulatedProber
 from borglet.identity.credentials import BadAuthority, Credentials, pinned_context
-from borglet.identity.store import Identity
+from borglet.identity.saved_state import Identity
 from borglet.link.client import Introduction, Link, LinkSettings, link_url
-from borglet.machines import BadMachine
+from borglet.machine_specs import BadMachine
 from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, EndCause, Exit, Health, LogRequest, Phase, Refusal
-from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from borglet.state.instructions import Remembered

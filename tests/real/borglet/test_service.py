@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.identity.store import DiskStore, Identity
+from borglet.identity.saved_state import DiskStore, Identity
 from borglet.messages import EndCause, Phase, Report
 from borglet.runtimes.home.taskdirs import directory_name
 from tests.real.borglet.cell import BOUND_S, Authority, join_server, running_shard

@@ -12,8 +12,8 @@ import tarfile
 from pathlib import Path
 from typing import BinaryIO
 
-from borglet.packages.archives.archive import TAR, Unpacked, unpack
 from borglet.packages.archives.limits import ArchiveLimits
+from borglet.packages.archives.unpacking import TAR, Unpacked, unpack
 
 END = bytes(1024)
 

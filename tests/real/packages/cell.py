@@ -18,14 +18,14 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from borglet.identity.credentials import Credentials
-from borglet.identity.store import Identity
+from borglet.identity.saved_state import Identity
 from borglet.messages import PackageRef, PackageTicket
-from borglet.packages.archives.archive import TAR_GZIP
 from borglet.packages.archives.build import pack
-from borglet.packages.choosing import FetchPatience
+from borglet.packages.archives.unpacking import TAR_GZIP
 from borglet.packages.fetch import Fetcher, FetchSettings
-from borglet.packages.manager import PackageManager, PackageSettings
+from borglet.packages.installing import PackageManager, PackageSettings
 from borglet.packages.peers import PeerServer, PeerSettings
+from borglet.packages.source_choice import FetchPatience
 from borglet.packages.sources import LinkSources
 from borglet.packages.store import PackageStore
 from borglet.packages.tickets import issue

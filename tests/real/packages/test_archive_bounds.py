@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from borglet.packages.archives.archive import OCI, TAR, TAR_GZIP, inspect, unpack
 from borglet.packages.archives.build import CannotPack, pack
 from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
 from borglet.packages.archives.oci import is_layout
+from borglet.packages.archives.unpacking import OCI, TAR, TAR_GZIP, inspect, unpack
 from tests.real.packages.archives import (
     Layout,
     archive,

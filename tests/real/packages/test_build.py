@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from borglet.packages.archives.archive import TAR, TAR_GZIP, inspect
 from borglet.packages.archives.build import CannotPack, pack
 from borglet.packages.archives.manifest import Manifest
+from borglet.packages.archives.unpacking import TAR, TAR_GZIP, inspect
 from tests.real.packages.archives import contents, unpacked
 
 

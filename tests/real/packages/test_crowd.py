@@ -15,7 +15,7 @@ from borglet.messages import PackageRef, PackageSources, PeerAddress
 from borglet.packages.archives.disk import digests_of
 from borglet.packages.base import PackageMissing
 from borglet.packages.fetch import Fetcher
-from borglet.packages.manager import PackageManager, PackageSettings
+from borglet.packages.installing import PackageManager, PackageSettings
 from borglet.packages.sources import LinkSources
 from borglet.packages.store import PackageStore
 from tests.real.packages.cell import packed

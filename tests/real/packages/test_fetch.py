@@ -19,8 +19,8 @@ import pytest
 
 from borglet.messages import PackageRef, PackageSources, PeerAddress
 from borglet.packages.base import PackageMissing
-from borglet.packages.choosing import FetchPatience
 from borglet.packages.fetch import Fetcher, FetchSettings
+from borglet.packages.source_choice import FetchPatience
 from borglet.packages.sources import SourcesUnavailable
 
 RAW = os.urandom(300_000)

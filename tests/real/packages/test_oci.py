@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from borglet.packages.archives.archive import OCI, inspect
 from borglet.packages.archives.disk import digests_of
 from borglet.packages.archives.limits import ArchiveRefused
 from borglet.packages.archives.oci import ARCHITECTURES
+from borglet.packages.archives.unpacking import OCI, inspect
 from tests.real.packages.archives import (
     INDEX,
     LAYER,

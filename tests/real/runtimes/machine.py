@@ -14,7 +14,7 @@ from typing import Any
 
 from borglet.messages import LogRequest, RunTask, TaskKey
 from borglet.runtimes.base.runtime import Presence
-from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
 from borglet.runtimes.home.taskdirs import TaskDirectory
 from borglet.runtimes.oci.bundle import INIT
 from borglet.runtimes.oci.oci import ENGINE, FIRST_UID, UIDS, OciRuntime, OciSettings

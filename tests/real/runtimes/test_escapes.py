@@ -16,7 +16,7 @@ import pytest
 
 from borglet.messages import EndCause
 from borglet.runtimes.base.runtime import StartFailed
-from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
 from borglet.runtimes.oci.oci import OciSettings
 from tests.real.runtimes.machine import (
     Machine,

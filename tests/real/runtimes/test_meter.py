@@ -9,7 +9,7 @@ import pytest
 
 from borglet.messages import TaskKey
 from borglet.runtimes.cgroups.cgroups import GroupUsage
-from borglet.runtimes.measuring.diskwalk import DiskWalk
+from borglet.runtimes.measuring.disk_usage import DiskWalk
 from borglet.runtimes.measuring.meter import Meter, Metered
 
 KEY = TaskKey("a" * 32, 0, 1)

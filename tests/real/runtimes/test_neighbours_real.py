@@ -6,8 +6,8 @@ import asyncio
 import time
 
 from borglet.messages import EndCause, Slack, TaskKey
+from borglet.pressure.control_loop import Guard, GuardSettings
 from borglet.pressure.cpu import CpuSettings
-from borglet.pressure.guard import Guard, GuardSettings
 from borglet.pressure.memory import AvailableMemory
 from borglet.pressure.readings import MachineReadings
 from borglet.pressure.victims import PressureTenant

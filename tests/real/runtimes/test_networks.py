@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from borglet.machines import BadMachine
+from borglet.health_prober import SocketProber
+from borglet.machine_specs import BadMachine
 from borglet.messages import EndCause, HealthCheck
-from borglet.prober import SocketProber
 from borglet.runtimes.base.networks import TaskNetworks, choose_address, parse_network
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.measuring.meter import MIN_INTERVAL_S

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import EndCause, RunTask, ShellClaims, TaskKey
-from borglet.runtimes.base.accounts import TASK_UID
-from borglet.runtimes.choice import RuntimeWishes, open_runtime
-from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.base.task_users import TASK_UID
+from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
 from borglet.runtimes.home.taskdirs import TaskDirectory, directory_name
 from borglet.runtimes.oci.oci import FIRST_UID, UIDS, OciSettings
 from borglet.runtimes.process import ProcessSettings
+from borglet.runtimes.runtime_choice import RuntimeWishes, open_runtime
 from tests.real.runtimes.machine import (
     BOUND_S,
     TENANTS,

@@ -6,8 +6,8 @@ import socket
 import sys
 from pathlib import Path
 
-from portal.up.supervision.keeper import Spec
 from portal.up.supervision.probes import Probe
+from portal.up.supervision.process_keeper import Spec
 
 _LISTEN = "import socket,sys,time\ns=socket.create_server(('127.0.0.1',int(sys.argv[1])))\n"
 

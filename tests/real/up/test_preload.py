@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from portal.up.supervision import children, forks
-from portal.up.supervision.keeper import Spec
+from portal.up.supervision.process_keeper import Spec
 from portal.up.supervision.supervisor import ProcessSupervisor, SupervisorError
 
 ROOT = Path(__file__).parents[3]

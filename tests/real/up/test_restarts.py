@@ -1,4 +1,4 @@
-from portal.up.supervision.keeper import Restarts
+from portal.up.supervision.restart_pauses import Restarts
 
 
 def test_first_restart_is_quick_and_later_ones_wait_ever_longer() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from portal.up.supervision import children, probes
-from portal.up.supervision.keeper import Spec
+from portal.up.supervision.process_keeper import Spec
 from portal.up.supervision.supervisor import ProcessSupervisor, SupervisorError, in_order, stop_leftovers
 from tests.ports import free_port
 from tests.real.up.dummies import listener, script, writes

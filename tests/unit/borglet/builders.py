@@ -18,6 +18,7 @@ from borglet.messages import (
     opened,
 )
 from borglet.runtimes.base.runtime import Presence
+from borglet.state.agent_state import AgentState
 from borglet.state.events import (
     Adopted,
     Ended,
@@ -30,7 +31,6 @@ from borglet.state.events import (
     TimePassed,
 )
 from borglet.state.instructions import Instruction, Remembered, Save, Start
-from borglet.state.state import AgentState
 
 JOB = "a" * 32
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from borglet.messages import AllocReport, Desired, RunAlloc, StopTask, TaskKey, opened
+from borglet.state.agent_state import AgentState
 from borglet.state.events import Adopted, AllocsHeld, Polled, Saved
 from borglet.state.instructions import HoldAllocs, Instruction, Remembered
-from borglet.state.state import AgentState
 from tests.unit.borglet.builders import desired
 
 SHELF = TaskKey("cd" * 16, 0, 1)

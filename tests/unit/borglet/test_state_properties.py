@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from borglet.messages import Desired, EndCause, Exit, RunTask, StopTask, TaskKey, opened
 from borglet.runtimes.base.runtime import Presence
+from borglet.state.agent_state import AgentState
 from borglet.state.events import (
     Adopted,
     Ended,
@@ -26,7 +27,6 @@ from borglet.state.events import (
     TimePassed,
 )
 from borglet.state.instructions import CancelInstall, Install, Remembered, Remove, Save, Start, Terminate
-from borglet.state.state import AgentState
 from tests.examples import examples
 from tests.unit.borglet.builders import check, desired, exited, key, killed, package, policy, run_task
 

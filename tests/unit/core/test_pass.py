@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quota.vocabulary.bands import Band
-from scheduling.core.explaining.changes import ANY
+from scheduling.core.explaining.smallest_changes import ANY
 from scheduling.core.explaining.wording import sentence
 from scheduling.core.vocabulary.policy import Policy, Search, Weights
 from scheduling.core.vocabulary.reasons import ChangeKind, ReasonCode, RuledOut, SuggestedChange, Why

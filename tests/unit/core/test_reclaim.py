@@ -10,7 +10,7 @@ import pytest
 from quota.vocabulary.resources import ACCELERATORS, CPU, PORTS, RAM
 from scheduling.core.reclamation.estimate import KINDS, MIB, Reservations, Samples, UsageHistory, most_urgent
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.presets import AGGRESSIVE, BASELINE, MEDIUM, OFF, PRESETS, Preset
+from scheduling.core.vocabulary.reclamation_presets import AGGRESSIVE, BASELINE, MEDIUM, OFF, PRESETS, Preset
 from scheduling.core.vocabulary.requirement import Requirement, task_id
 from tests.builders import GIB, World, needs, vector
 from tests.unit.core.twins_of_reclaim import SlowHistory

@@ -12,7 +12,7 @@ from scheduling.core.reclamation import pacing
 from scheduling.core.reclamation.estimate import KINDS, MIB, Reservations, Samples, UsageHistory
 from scheduling.core.reclamation.pacing import REST_S, TOGETHER_S, WASTE_S, ReservationPace
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.presets import MEDIUM, OFF, Preset
+from scheduling.core.vocabulary.reclamation_presets import MEDIUM, OFF, Preset
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from tests.builders import GIB, World, vector
 

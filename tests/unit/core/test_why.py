@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from quota.vocabulary.resources import RAM
-from scheduling.core.explaining.conforming import conforming, platforms_of
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.explaining.forecast import Ends, expected_start
-from scheduling.core.explaining.waiting import of_job
+from scheduling.core.explaining.suggested_limits import conforming, platforms_of
+from scheduling.core.explaining.unplaced_tasks import of_job
 from scheduling.core.explaining.wording import format_fit, format_why, sentence
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.reasons import Ahead, Basis, ChangeKind, Lack, ReasonCode, Why

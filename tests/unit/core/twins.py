@@ -318,8 +318,8 @@ class Twin:
     def _cores(self, task: int, machine_id: int, stay: list[Tenancy]) -> bool:
         """Return whether the machine has enough whole cores for a task beside the tasks in `stay`.
 
-        The rules are those of `borglet.runtimes.cgroups.cores`. An evicted task keeps its cores until its processes
-        have ended.
+        The rules are those of `borglet.runtimes.cgroups.reserved_cores`. An evicted task keeps its cores until its
+        processes have ended.
         """
         if not self._job(task).latency_sensitive:
             return True

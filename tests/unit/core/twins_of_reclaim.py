@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from scheduling.core.reclamation.estimate import KINDS
-from scheduling.core.vocabulary.presets import OFF, Preset
+from scheduling.core.vocabulary.reclamation_presets import OFF, Preset
 
 FLOOR = (10, 16 * 2**20, 16 * 2**20)
 UNIT = (1, 2**20, 2**20)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.requirement import Group, Requirement, split_task_id
 from scheduling.simulator.experiments.experiment import ExperimentInput
 from scheduling.simulator.experiments.packing.cell_work import CellWork

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduling.core.vocabulary.presets import BASELINE, MEDIUM
+from scheduling.core.vocabulary.reclamation_presets import BASELINE, MEDIUM
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.simulator.experiments.experiment import ExperimentInput
 from scheduling.simulator.experiments.packing.compaction import Compacted, compact, smallest_step

@@ -20,7 +20,7 @@ from scheduling.history.checkpoints.thinning import superfluous
 from scheduling.history.moments import reasons
 from scheduling.history.moments.copying import copied
 from scheduling.history.moments.messages import ListFilter, MomentRequest, Picture
-from scheduling.history.moments.picture import picture_of
+from scheduling.history.moments.past_cell import picture_of
 from scheduling.history.moments.reasons import reasons_of
 from tests.builders import GIB, needs, vector
 

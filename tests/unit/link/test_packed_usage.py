@@ -6,7 +6,7 @@ from array import array
 
 import numpy as np
 
-from scheduling.usage.live import SAMPLE, pack
+from scheduling.usage.live_usage import SAMPLE, pack
 from scheduling.usage.measured import MeasuredUsage
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naming.dns.protocol.cookies import Cookies, DnsClient, at_the_end
-from naming.dns.protocol.limiting import RateLimit, RateVerdict
+from naming.dns.protocol.rate_limit import RateLimit, RateVerdict
 from naming.dns.resolver import truncated
 from naming.server import DnsServer
 from tests.unit.naming.cells import ask_wire, directory_of, running, table_of

@@ -13,10 +13,10 @@ import dns.rcode
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from naming.counters import Board, CellFigures, ServerCounters, add_up, increment
 from naming.dns.primary import Peers, Primary
-from naming.dns.protocol.limiting import RateLimit
+from naming.dns.protocol.rate_limit import RateLimit
 from naming.dns.sockets import DnsServer, type_asked
-from naming.figures import Board, CellFigures, ServerCounters, add_up, increment
 from naming.following.follower import Follower
 from naming.metrics import MetricsServer, exposition
 from naming.reporting import MetricsReporter

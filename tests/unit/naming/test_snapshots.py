@@ -17,7 +17,7 @@ import pytest
 
 from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.following.follower import Follower
-from naming.following.keeping import SnapshotKeeper
+from naming.following.snapshot_saving import SnapshotKeeper
 from naming.following.snapshots import SLICE, Capture, Unusable, read_head, restore
 from naming.table.jobs import Indexes, NamedJob, NamedService
 from naming.table.pools import PlacedTask, Pool
@@ -257,8 +257,8 @@ def test_a_start_without_the_journal_answers_stale_and_goes_on_from_the_tail(new
 def test_a_snapshot_that_was_broken_off_by_the_end_is_written_then(
     news: MemoryNews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("naming.following.keeping.FIRST_S", 0.0)
-    monkeypatch.setattr("naming.following.keeping._PAUSE_S", 60.0)
+    monkeypatch.setattr("naming.following.snapshot_saving.FIRST_S", 0.0)
+    monkeypatch.setattr("naming.following.snapshot_saving._PAUSE_S", 60.0)
 
     async def scenario() -> None:
         process = Process(news, tmp_path)

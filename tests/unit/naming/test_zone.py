@@ -39,7 +39,7 @@ from tests.unit.naming.cells import (
     running,
     table_of,
 )
-from tests.unit.naming.test_shortpath import NEWS, named_by
+from tests.unit.naming.test_prepared_answers import NEWS, named_by
 
 APEX = dns.name.from_text("cc.borg.internal.")
 KEY = dns.tsigkeyring.from_text({"secondary.": ("hmac-sha256", "bm90IHZlcnkgc2VjcmV0IGF0IGFsbCBidXQgbG9uZw==")})

@@ -11,8 +11,8 @@ import numpy as np
 from scheduling.core.cell.tasks import RUNNING, LiveJob
 from scheduling.core.reclamation.estimate import KINDS
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Ints
-from scheduling.core.vocabulary.presets import Preset
+from scheduling.core.vocabulary.kernel_arrays import Ints
+from scheduling.core.vocabulary.reclamation_presets import Preset
 from scheduling.core.vocabulary.requirement import Group
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.history.checkpoints.recorded import RecordedState

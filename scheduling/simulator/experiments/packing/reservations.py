@@ -12,8 +12,8 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
 from scheduling.core.reclamation.estimate import KINDS, Samples, UsageHistory
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Ints
-from scheduling.core.vocabulary.presets import Preset
+from scheduling.core.vocabulary.kernel_arrays import Ints
+from scheduling.core.vocabulary.reclamation_presets import Preset
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.simulator.experiments.packing.cell_work import CellWork
 from scheduling.simulator.workload import Behaviour

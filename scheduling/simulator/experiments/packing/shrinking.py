@@ -13,10 +13,10 @@ from scheduling.core.cell.tasks import PENDING, RUNNING
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import evicted_event, placed_event, preemptions, victims_of
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import split_task_id
+from scheduling.core.vocabulary.task_events import evicted_event, placed_event, preemptions, victims_of
 from scheduling.simulator.experiments.packing.cell_work import CellWork
 from scheduling.simulator.experiments.packing.reservations import TaskReservations
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from quota.vocabulary.resources import CPU, RAM
 from scheduling.core.cell.tasks import PENDING, RUNNING
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.simulator.experiments.experiment import (

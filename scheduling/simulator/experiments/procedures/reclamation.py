@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling.core.vocabulary.presets import OFF
+from scheduling.core.vocabulary.reclamation_presets import OFF
 from scheduling.simulator.experiments.experiment import (
     Case,
     Experiment,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quota.vocabulary.resources import CPU, RAM
-from scheduling.core.vocabulary.layout import Floats
+from scheduling.core.vocabulary.kernel_arrays import Floats
 from scheduling.simulator.experiments.experiment import (
     Case,
     Experiment,

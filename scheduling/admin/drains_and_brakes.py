@@ -1,0 +1,238 @@
+"""Admin pages of drains, with their progress, and of brakes. A brake limits how many tasks a cell moves or stops
+automatically. If a brake holds tasks back, an SRE decides how the cell continues.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminIntegerFieldWidget
+
+from quota.admin import FactsAdmin, principal_of
+from quota.admin.reason_forms import act_together
+from scheduling.admin.actions import row_action
+from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
+from scheduling.machines import drain_progress
+from scheduling.machines.machines import machine_undrain
+from scheduling.models import Brake, Drain
+from scheduling.policy.brake_rules import BrakeKind, BrakeState
+
+WHAT = {
+    BrakeKind.LOST.value: gettext_lazy("placing the tasks of lost machines elsewhere"),
+    BrakeKind.STOPS.value: gettext_lazy("automatic stops of tasks"),
+}
+
+
+class _DrainList(ChangeList):
+    """A list of drains that reads the progress of all drains on the page at once."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows = list(self.result_list)
+        for cell in {drain.machine.cell for drain in rows}:
+            here = [drain for drain in rows if drain.machine.cell_id == cell.pk]
+            for drain, one in zip(here, drain_progress.progress_of(principal_of(request), cell, here), strict=True):
+                drain.progress = one
+        self.result_list = rows
+
+
+class DrainAdmin(FactsAdmin):
+    list_display = [
+        "machine",
+        "cell_shown",
+        "state_shown",
+        "left_shown",
+        "waiting_shown",
+        "deadline_shown",
+        "asked_by",
+        "reason",
+    ]
+    list_select_related = ["machine__cell"]
+    list_filter = ["machine__cell"]
+    search_fields = ["machine__hostname", "=machine__rack", "=machine__power_domain"]
+    fields = ["machine", "reason", "asked_by", "began_at", "deadline", "break_budgets", "tasks"]
+    actions = ["undrain"]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return _DrainList
+
+    @display(description=gettext_lazy("cell"), ordering="machine__cell")
+    def cell_shown(self, drain: Drain) -> str:
+        return str(drain.machine.cell.name)
+
+    @display(
+        description=gettext_lazy("state"),
+        label={
+            "empty": "success",
+            "overdue": "danger",
+            "waiting": "warning",
+            "leaving": "info",
+            "stopping": "info",
+            "down": "danger",
+        },
+    )
+    def state_shown(self, drain: Any) -> tuple[str, str]:
+        progress = drain.progress
+        if progress.done:
+            return "empty", _("no task left")
+        if not progress.left:
+            return "stopping", _("tasks stopping")
+        if progress.overdue:
+            return "overdue", _("deadline passed")
+        if drain.machine.state == "down":
+            return "down", _("machine down")
+        return (
+            ("leaving", _("evicting tasks")) if progress.leaving else ("waiting", _("waiting for disruption budgets"))
+        )
+
+    @display(description=gettext_lazy("tasks left"))
+    def left_shown(self, drain: Any) -> SafeString:
+        progress = drain.progress
+        most = max(drain.tasks, progress.left, 1)
+        detail = _("%(left)d of %(all)d tasks") % {"left": progress.left, "all": max(drain.tasks, progress.left)}
+        return format_html(
+            '<div class="flex items-center gap-2 whitespace-nowrap"><progress class="w-24" max="{}" value="{}"'
+            ' aria-label="{}"></progress>{}</div>',
+            most,
+            progress.left,
+            detail,
+            detail,
+        )
+
+    @display(description=gettext_lazy("disruption budgets that delay the drain"))
+    def waiting_shown(self, drain: Any) -> SafeString | str:
+        rows = [
+            (
+                one.job,
+                _("%(down)d tasks down, %(may)d may be down; %(tasks)d tasks on this machine")
+                % {"down": one.down, "may": one.may, "tasks": one.tasks},
+            )
+            for one in drain.progress.waiting
+        ]
+        return format_html_join("", "<div>{}: {}</div>", rows) if rows else "–"
+
+    @display(description=gettext_lazy("deadline"), ordering="deadline")
+    def deadline_shown(self, drain: Drain) -> SafeString | str:
+        if drain.deadline is None:
+            return "–"
+        then = _("after the deadline, tasks are evicted despite disruption budgets") if drain.break_budgets else ""
+        return format_html(
+            '<div class="whitespace-nowrap">{} UTC</div><div class="whitespace-nowrap">{}</div>',
+            f"{drain.deadline:%F %H:%M}",
+            then,
+        )
+
+    undrain = row_action(
+        "undrain",
+        label=gettext_lazy("Undrain"),
+        title=gettext_lazy("Undrain machines"),
+        warning=gettext_lazy("These machines receive tasks again."),
+        service=lambda drain, **given: machine_undrain(machine=drain.machine, **given),
+        row_as="drain",
+    )
+
+
+class ReleaseForm(forms.Form):
+    minutes = forms.IntegerField(
+        label=gettext_lazy("Minutes in which stops of tasks have no limit"),
+        initial=int(RELEASED_S // 60),
+        min_value=1,
+        max_value=1440,
+        widget=UnfoldAdminIntegerFieldWidget(),
+    )
+
+
+class BrakeAdmin(FactsAdmin):
+    list_display = ["what_shown", "cell", "state_shown", "wanted", "detail", "since", "until", "decided_by"]
+    list_select_related = ["cell"]
+    list_filter = ["cell", "state"]
+    fields = ["cell", "kind", "state", "wanted", "detail", "since", "pulled_at", "until", "decided_by"]
+    actions = ["release", "keep"]
+
+    @display(description=gettext_lazy("brake"), ordering="kind")
+    def what_shown(self, brake: Brake) -> str:
+        return f"{brake.kind}: {WHAT[brake.kind]}"
+
+    @display(
+        description=gettext_lazy("state"),
+        ordering="state",
+        label={
+            BrakeState.OPEN.value: "success",
+            BrakeState.BOUNDED.value: "warning",
+            BrakeState.HELD.value: "danger",
+            BrakeState.RELEASED.value: "info",
+            BrakeState.KEPT.value: "warning",
+        },
+    )
+    def state_shown(self, brake: Brake) -> str:
+        return brake.state
+
+    @admin.action(description=gettext_lazy("Release the brake"))
+    def release(self, request: HttpRequest, rows: QuerySet[Brake]) -> HttpResponse | None:
+        principal = principal_of(request)
+
+        def act(chosen: list[Brake], reason: str, given: dict[str, Any]) -> int:
+            for brake in chosen:
+                brake_release(
+                    principal=principal,
+                    cell=brake.cell,
+                    kind=brake.kind,
+                    reason=reason,
+                    seconds=60.0 * given["minutes"],
+                )
+            return len(chosen)
+
+        return act_together(
+            self,
+            request,
+            rows,
+            action="release",
+            title=_("Release brakes"),
+            warning=_(
+                "The cell continues: it places the tasks of lost machines elsewhere at its rate, and for the given"
+                " minutes it stops tasks without a limit."
+            ),
+            act=act,
+            more=ReleaseForm,
+        )
+
+    keep = row_action(
+        "keep",
+        label=gettext_lazy("Keep the brake on"),
+        title=gettext_lazy("Keep the brakes on"),
+        warning=gettext_lazy(
+            "The cell does not continue until the cause of these brakes has ended. The brakes cause no more alerts."
+        ),
+        service=lambda brake, **given: brake_keep(cell=brake.cell, kind=brake.kind, **given),
+        row_as="brake",
+    )
+
+
+def notify_held(request: HttpRequest, site: str) -> None:
+    """Add an error message to the page for each brake that holds tasks back and waits for an SRE's decision."""
+    for brake in Brake.objects.filter(state=BrakeState.HELD.value).select_related("cell"):
+        detail = ngettext(
+            "Cell %(cell)s does not stop or move %(number)d task until an SRE decides: %(detail)s.",
+            "Cell %(cell)s does not stop or move %(number)d tasks until an SRE decides: %(detail)s.",
+            brake.wanted,
+        ) % {"cell": brake.cell.name, "number": brake.wanted, "detail": brake.detail}
+        messages.error(
+            request,
+            format_html(
+                '{} <a class="underline" href="{}">{}</a>',
+                detail,
+                reverse(f"{site}:scheduling_brake_changelist"),
+                _("Decide about the brake"),
+            ),
+        )

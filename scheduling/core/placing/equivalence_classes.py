@@ -1,0 +1,126 @@
+"""Equivalence classes (§3.4): pending tasks that are examined together, as arrays for the kernels.
+
+A *group* is an equivalence class in one pass. Tasks are in the same group if they have the same requirement, are placed
+in the same way (by limit or by reservation), and may preempt the same priorities. A job that limits its tasks per
+machine, rack or power domain shares no group with other jobs. A task that crashed recently is alone in its group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.state import CellState
+from scheduling.core.cell.tasks import LiveJob
+from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Requirement
+
+Rows = NDArray[np.int64]
+Level = tuple[int, bool]  # ceiling, by limit
+
+
+@dataclass(slots=True)
+class GroupedQueue:
+    """The queue of pending tasks, and the groups of equal tasks.
+
+    `slots`, `of_task` and `job` have one element per queue position: the slot of the task, its group, and the index of
+    its job in `jobs`. `first`: for each group, the queue position of its first task.
+    """
+
+    slots: Rows
+    of_task: Ints32
+    job: Ints32
+    jobs: list[LiveJob]
+    first: Rows
+    shape: Ints32  # by group, as all below
+    by_limit: NDArray[np.bool_]
+    ceiling: Ints
+    own_job: Ints32  # number of the job whose bounds hold, -1: shared by jobs
+    avoid: dict[int, tuple[int, ...]]  # slots of machines that the group's one task crashed on
+    requirements: list[Requirement]
+    cores: Ints32  # as in `Groups`
+
+    @property
+    def levels(self) -> list[Level]:
+        """Return the levels (ways to count free capacity) that the groups need. On one level, only unused capacity is
+        free. On the others, the capacity of tasks below a certain priority is also free, because these tasks can be
+        preempted. Groups that are placed by limit have separate levels.
+        """
+        pairs = set(zip(self.ceiling.tolist(), self.by_limit.tolist(), strict=True))
+        return sorted(pairs | {(0, by_limit) for _, by_limit in pairs})
+
+
+def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False) -> GroupedQueue:
+    """Put the tasks of the queue `slots` into groups of tasks with equal requirements. Return the groups, numbered in
+    order of first appearance.
+
+    `cores`: whether any task in the cell has or requests whole CPU cores. If true, latency-sensitive tasks and batch
+    tasks are in different groups.
+    """
+    tasks = state.tasks
+    job_slot = tasks.job[slots]
+    job, first_of_job = _numbered(job_slot.astype(np.int64))
+    jobs = [tasks.job_at[slot] for slot in job_slot[first_of_job].tolist()]
+    priorities, which = np.unique(tasks.job_priority[job_slot], return_inverse=True)
+    ceilings = np.array([policy.ceiling(priority) for priority in priorities.tolist()], dtype=np.int64)
+    shape = tasks.shape[slots]
+    bounded = np.any(tasks.shapes.bounds[shape] > 0, axis=1)
+    by_limit = tasks.job_by_limit[job_slot]
+    owner = np.where(bounded, job, -1).astype(np.int64)
+    alone = _alone(state, policy, slots, now)
+    sensitive = tasks.job_sensitive[job_slot] & cores
+    way = (by_limit * 2 + sensitive).astype(np.int64)
+    keys = (((owner + 1) * len(ceilings) + which) * 4 + way) * (len(tasks.shapes.requirement)) + shape
+    if not policy.search.classes:
+        keys = np.arange(len(slots))
+    elif alone:
+        keys[list(alone)] = -1 - np.arange(len(alone))
+    of_task, first = _numbered(keys)
+    return GroupedQueue(
+        slots=slots,
+        of_task=of_task,
+        job=job,
+        jobs=[job for job in jobs if job is not None],
+        first=first,
+        shape=shape[first],
+        by_limit=by_limit[first],
+        ceiling=ceilings[which[first]],
+        own_job=owner[first].astype(np.int32),
+        avoid={int(of_task[place]): machines for place, machines in alone.items()},
+        requirements=[tasks.shapes.requirement[row] for row in shape[first].tolist()],
+        cores=np.where(sensitive[first], tasks.shapes.cores[shape[first]], -1).astype(np.int32),
+    )
+
+
+def _numbered(keys: Rows) -> tuple[Ints32, Rows]:
+    """Return a number for each key, in order of first appearance, and the position where each number appears first."""
+    if len(keys) == 1:
+        return np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty(len(first), dtype=np.int32)
+    number[order] = np.arange(len(first), dtype=np.int32)
+    return number[inverse], first[order]
+
+
+def _alone(state: CellState, policy: Policy, slots: Rows, now: float) -> dict[int, tuple[int, ...]]:
+    """Return the slots of the machines on which each task crashed recently, by the task's position in the queue. Tasks
+    without recent crashes are left out.
+    """
+    if not state.crashed:
+        return {}
+    result = {}
+    for place, identity in enumerate(state.tasks.id[slots].tolist()):
+        pairs = state.crashed.get(identity)
+        if pairs:
+            recent = [
+                state.machines.slot[machine]
+                for machine, when in sorted(pairs.items())
+                if now - when < policy.crashed_pair_s and machine in state.machines.slot
+            ]
+            if recent:
+                result[place] = tuple(recent)
+    return result

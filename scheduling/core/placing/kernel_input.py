@@ -1,0 +1,287 @@
+"""Converts the cell's state and the queue to arrays, the input of the kernels (compiled functions) of a pass."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.state import CellState
+from scheduling.core.cell.tasks import RUNNING, TaskTable
+from scheduling.core.kernels.counts import count_all
+from scheduling.core.kernels.filters import BLOCK
+from scheduling.core.kernels.scorers import PACKINGS, PARTS, RUNNERS
+from scheduling.core.kernels.victims import NO_BUDGET
+from scheduling.core.placing.device_demand import typical_tasks
+from scheduling.core.placing.equivalence_classes import GroupedQueue, Level
+from scheduling.core.placing.free_capacity import FreeCapacity
+from scheduling.core.placing.pass_cache import PassCache
+from scheduling.core.placing.reserved_cores import Held
+from scheduling.core.placing.search_start import walks
+from scheduling.core.vocabulary.kernel_arrays import (
+    Cache,
+    Groups,
+    Ints32,
+    Placed,
+    QueueArrays,
+    Running,
+    Scratch,
+    SearchParams,
+    Tables,
+    TaskCounts,
+)
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Constraint
+
+
+def tables_of(
+    state: CellState,
+    policy: Policy,
+    sorting: GroupedQueue,
+    free: FreeCapacity,
+    memory: PassCache,
+    rng: np.random.Generator,
+    held: Held | None = None,
+) -> Tables:
+    """Return the arrays that the kernels need for one pass. `sorting`: the queue and its groups.
+
+    `free`: the free capacity of the machines. `memory`: the cache, which this call updates from the state. `rng`
+    chooses the machine at which the search of each group begins. `held`: how many whole CPU cores tasks have reserved
+    on each machine.
+    """
+    tasks = state.tasks
+    running = _running(state)
+    asked = np.any(state.tasks.shapes.limit[sorting.shape] > 0, axis=0)
+    rows = memory.follow(state, running, sorting.levels, asked)
+    memory.hold_cores(held)
+    machines = memory.machines
+    groups = _groups(state, policy, sorting, free, memory, rows, rng)
+    queue = _queue(state, sorting, memory)
+    number, places = len(sorting.requirements), len(sorting.slots)
+    sample = policy.search.sample if policy.search.randomise else len(machines.slot)
+    width = max(1, min(sample, len(machines.slot)))
+    axis, longest = state.axis, int(state.machines.tasks.max(initial=0)) + 1
+    return Tables(
+        machines=machines,
+        running=running,
+        levels=memory.levels,
+        groups=groups,
+        queue=queue,
+        counts=_counts(state, sorting, memory),
+        cache=Cache(
+            machine=np.zeros((number, width), dtype=np.int64),
+            version=np.zeros((number, width), dtype=np.int32),
+            score=np.zeros((number, width), dtype=np.float64),
+            filled=np.zeros(number, dtype=np.int64),
+            cursor=np.zeros(number, dtype=np.int64),
+            stage=np.zeros(number, dtype=np.int64),
+            offered=np.zeros(number, dtype=np.int64),
+            near=np.zeros(number, dtype=np.int64),
+            passed_over=np.zeros(number, dtype=np.bool_),
+        ),
+        knobs=_knobs(state, policy, sorting, asked),
+        placed=Placed(
+            machine=np.full(places, -1, dtype=np.int64),
+            parts=np.zeros((places, PARTS), dtype=np.float64),
+            devices=np.zeros(places, dtype=np.int64),
+            runner=np.full((places, RUNNERS), -1, dtype=np.int64),
+            runner_score=np.zeros((places, RUNNERS), dtype=np.float64),
+            victims_from=np.zeros(places, dtype=np.int64),
+            victims_to=np.zeros(places, dtype=np.int64),
+            victims=np.zeros(tasks.running + 1, dtype=np.int64),
+            emptied=np.zeros(places, dtype=np.int64),
+            figures=np.zeros(4, dtype=np.int64),
+        ),
+        scratch=Scratch(
+            victims=np.zeros(longest, dtype=np.int64),
+            relief=np.zeros(longest, dtype=np.float64),
+            parts=np.zeros(PARTS, dtype=np.float64),
+            mask=np.zeros(BLOCK, dtype=np.bool_),
+            top=np.zeros(RUNNERS + 1, dtype=np.int64),
+            top_score=np.zeros(RUNNERS + 1, dtype=np.float64),
+            sums=np.zeros((len(memory.levels.ceiling), 2, axis), dtype=np.int64),
+        ),
+    )
+
+
+def _running(state: CellState) -> Running:
+    tasks = state.tasks
+    budget: Ints32 = np.full(len(tasks.job_budget), NO_BUDGET, dtype=np.int32)
+    own = np.flatnonzero(tasks.job_budget > 0)
+    budget[own] = tasks.job_budget[own] - tasks.job_pending[own]
+    return Running(
+        id=tasks.id,
+        next=tasks.next,
+        job=tasks.job,
+        shape=tasks.shape,
+        reservation=tasks.reservation,
+        devices=tasks.devices,
+        gone=np.zeros(len(tasks.id), dtype=np.bool_),
+        sheltered=_sheltered(tasks),
+        job_priority=tasks.job_priority,
+        job_by_limit=tasks.job_by_limit,
+        job_sensitive=tasks.job_sensitive,
+        budget=budget,
+        shape_limit=tasks.shapes.limit,
+        shape_cores=tasks.shapes.cores,
+    )
+
+
+def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
+    """Return an array [T]: whether each task is an alloc that must not be evicted, because its eviction would exceed a
+    disruption budget. This is so if the tasks of one job inside the alloc are more than the job's budget now allows to
+    be down.
+    """
+    result = np.zeros(len(tasks.id), dtype=np.bool_)
+    if not (tasks.job_budget > 0).any():
+        return result
+    inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
+    inside = inside[tasks.job_budget[tasks.job[inside]] > 0]
+    pairs, number = np.unique(tasks.alloc[inside].astype(np.int64) << 32 | tasks.job[inside], return_counts=True)
+    job = pairs & 0xFFFFFFFF
+    result[(pairs >> 32)[number > tasks.job_budget[job] - tasks.job_pending[job]]] = True
+    return result
+
+
+def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueArrays:
+    tasks, slots = state.tasks, sorting.slots
+    last = np.full(len(slots), -1, dtype=np.int64)
+    for at in np.flatnonzero(tasks.last[slots]).tolist():
+        machine = state.machines.slot.get(int(tasks.last[slots[at]]))
+        # For tasks with packages, the machines' reports count instead.
+        named = sorting.requirements[sorting.of_task[at]].packages
+        if machine is not None and not named:
+            last[at] = memory.position[machine]
+    gang_end = np.zeros(len(slots), dtype=np.int64)
+    ganged = tasks.job_gang[tasks.job[slots]]
+    if ganged.any():
+        starts = np.flatnonzero(np.diff(sorting.job, prepend=-1) != 0)
+        ends = np.append(starts[1:], len(slots))
+        own = ganged[starts]
+        gang_end[starts[own]] = ends[own]
+    return QueueArrays(sorting.of_task.astype(np.int64), sorting.job.astype(np.int64), last, gang_end)
+
+
+def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskCounts:
+    """Return how many tasks of each job in the queue run on each machine, in each rack and in each power domain. Jobs
+    that have only one task are not counted.
+    """
+    tasks = state.tasks
+    size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
+    several = np.flatnonzero(size > 1).tolist()
+    theirs = [sorting.jobs[number].tasks for number in several]
+    local = np.repeat(np.array(several, dtype=np.int32), [len(own) for own in theirs])
+    slots = np.concatenate(theirs) if theirs else np.zeros(0, dtype=np.int32)
+    there = (slots >= 0) & (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
+    local, on = local[there], memory.position[tasks.machine[slots[there]]]
+    room = 1 << max(4, math.ceil(math.log2(2 * (len(local) + len(sorting.slots)) + 1)))
+    row = np.full(len(size), -1, dtype=np.int32)
+    row[several] = np.arange(len(several), dtype=np.int32)
+    machines = memory.machines
+    racks, domains = (int(one.max(initial=-1)) + 1 if several else 0 for one in (machines.rack, machines.power))
+    counts = TaskCounts(
+        keys=np.full(room, -1, dtype=np.int64),
+        values=np.zeros(room, dtype=np.int32),
+        rack=np.zeros((len(several), racks), dtype=np.int32),
+        power=np.zeros((len(several), domains), dtype=np.int32),
+        row=row,
+        size=size,
+    )
+    if len(on):
+        count_all(machines, counts, local.astype(np.int64), on.astype(np.int64))
+    return counts
+
+
+def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArray[np.bool_]) -> SearchParams:
+    weights, tasks = policy.weights, state.tasks
+    resources = np.zeros(state.axis, dtype=np.float64)
+    known = policy.resource_weights[: state.axis]
+    resources[: len(known)] = known
+    total = resources.sum()
+    highest = int(sorting.ceiling.max(initial=0))
+    return SearchParams(
+        packing=PACKINGS[policy.scorer],
+        weights=np.array(
+            [
+                weights.packing,
+                weights.spread_machine,
+                weights.spread_rack,
+                weights.spread_power_domain,
+                weights.soft_constraints,
+                weights.packages,
+                weights.mixing,
+                weights.preemption,
+            ],
+            dtype=np.float64,
+        ),
+        resources=resources / total if total > 0 else resources,
+        asked=asked,
+        preempting=state.running > 0 and bool((tasks.job_there & (tasks.job_priority < highest)).any()),
+        budgets=bool((tasks.job_budget > 0).any()),
+        caching=policy.search.caching,
+        most=policy.max_assignments,
+    )
+
+
+def _groups(
+    state: CellState,
+    policy: Policy,
+    sorting: GroupedQueue,
+    free: FreeCapacity,
+    memory: PassCache,
+    rows: dict[Level, int],
+    rng: np.random.Generator,
+) -> Groups:
+    """Return the groups of pending tasks as arrays for the kernels. `rows`: for each level (way to count free
+    capacity), its row in `memory.levels`.
+    """
+    number = len(sorting.requirements)
+    demands = [tuple(c for c in r.constraints if c.hard) for r in sorting.requirements]
+    wishes = [tuple(c for c in r.constraints if not c.hard) for r in sorting.requirements]
+    hard, soft = _rows(demands), _rows([wish for wish in wishes if wish])
+    packages = [requirement.packages for requirement in sorting.requirements]
+    named = {distinct: row for row, distinct in enumerate(dict.fromkeys(filter(None, packages)))}
+    present = [memory.present(distinct) for distinct in named]
+    near = [there for _, there in present]
+    near_to = np.cumsum([len(there) for there in near], dtype=np.int32)
+    avoided = [[memory.position[slot] for slot in sorting.avoid.get(g, ())] for g in range(number)]
+    ends = np.cumsum([len(machines) for machines in avoided], dtype=np.int32)
+    machines = len(memory.machines.slot)
+    bounds = state.tasks.shapes.bounds[sorting.shape]
+    levels = list(zip(sorting.ceiling.tolist(), sorting.by_limit.tolist(), strict=True))
+    limit = state.tasks.shapes.limit[sorting.shape]
+    typical, popularity = typical_tasks(state)
+    start, further = walks(state, policy, limit, sorting.by_limit, sorting.of_task, free, rng)
+    return Groups(
+        limit=limit,
+        by_limit=sorting.by_limit,
+        ceiling=sorting.ceiling,
+        direct=np.array([rows[0, by_limit] for _, by_limit in levels], dtype=np.int32),
+        level=np.array([rows[level] for level in levels], dtype=np.int32),
+        hard=np.array([hard[demand] for demand in demands], dtype=np.int32),
+        soft=np.array([soft.get(wish, -1) for wish in wishes], dtype=np.int32),
+        max_machine=np.ascontiguousarray(bounds[:, 0]),
+        max_rack=np.ascontiguousarray(bounds[:, 1]),
+        max_power=np.ascontiguousarray(bounds[:, 2]),
+        job=sorting.own_job,
+        avoid_from=(ends - [len(machines) for machines in avoided]).astype(np.int32),
+        avoid_to=ends,
+        avoid=np.array([position for own in avoided for position in own], dtype=np.int32),
+        allowed=np.array([memory.allowed(d) for d in hard], dtype=np.bool_).reshape(len(hard), machines),
+        liking=np.array([memory.liking(w) for w in soft], dtype=np.float64).reshape(len(soft), machines),
+        start=start,
+        cores=sorting.cores,
+        packages=np.array([named.get(own, -1) for own in packages], dtype=np.int32),
+        present=np.array([share for share, _ in present], dtype=np.float64).reshape(len(named), machines),
+        near_from=(near_to - [len(there) for there in near]).astype(np.int32),
+        near_to=near_to,
+        near=np.concatenate((np.zeros(0, dtype=np.int64), *near)),
+        further=further,
+        typical=typical,
+        popularity=popularity,
+    )
+
+
+def _rows(constraints: list[tuple[Constraint, ...]]) -> dict[tuple[Constraint, ...], int]:
+    return {distinct: row for row, distinct in enumerate(dict.fromkeys(constraints))}

@@ -1,0 +1,113 @@
+"""Checks of submitted jobs while the cell's row is locked. They check packages, names, alloc sets and the number
+of jobs.
+
+If a submission fails a check, the check stores the rejection in the submission. The number of queries does not depend
+on the number of jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from django.db.models import F
+
+from quota.vocabulary.errors import Conflict, Rejected
+from scheduling.allocs import alloc_sets
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs.submission.outcomes import Item
+from scheduling.journal.sql import query
+from scheduling.models import Cell, Job, JobSpec
+from scheduling.packages import pinning
+
+
+def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
+    """Replace the tags of packages in the jobs by digests. The cell's row is locked, so no package can be deleted
+    before the job that uses it exists.
+    """
+    for item, done in zip(items, pinning.pin(cell, [(i.tenant.id, i.spec) for i in items]), strict=True):
+        if isinstance(done, Rejected):
+            item.refuse(done)
+        elif done.packages:
+            item.spec, item.digest, item.packages = done.spec, done.spec.digest(), done.packages
+
+
+def check_names(cell: Cell, items: Sequence[Item]) -> None:
+    """Check that no live job has the name of a job in `items`. If a live job has the same name and an equal spec,
+    this job becomes the result of the item. If the spec is different, the item is rejected.
+    """
+    if not items:
+        return
+    found = query(
+        "SELECT id FROM scheduling_job WHERE cell_id = %s AND tenant_id = ANY(%s) AND name = ANY(%s) AND state <> %s",
+        [cell.id, [item.tenant.id for item in items], [item.spec.name for item in items], JobState.DEAD.value],
+    )
+    rows = Job.objects.filter(id__in=[identity for (identity,) in found]) if found else ()
+    live = {(job.tenant_id, job.name): job for job in rows}
+    digests = {}
+    if live:
+        current = JobSpec.objects.filter(job__in=live.values(), version=F("job__spec_version"))
+        digests = dict(current.values_list("job_id", "digest"))
+    taken: set[tuple[int, str]] = set()
+    for item in items:
+        job = live.get(item.key)
+        if job is not None and digests.get(job.id) == item.digest:
+            item.answer("unchanged", job)
+        elif job is not None or item.key in taken:
+            item.refuse(
+                Conflict(
+                    "job-exists",
+                    f"tenant {item.spec.tenant} already has a live job {item.spec.name} in cell {cell.name}; "
+                    "update that job, kill it first, or choose another name",
+                    fields={"name": "taken by a live job"},
+                )
+            )
+        taken.add(item.key)
+
+
+def check_numbers(items: Sequence[Item]) -> None:
+    """Check that no tenant would have too many live jobs together with the new jobs."""
+    if not items:
+        return
+    rows = query(
+        "SELECT tenant_id, count(*) FROM scheduling_job WHERE tenant_id = ANY(%s) AND state <> %s"
+        " AND cell_id NOT IN (SELECT id FROM scheduling_cell WHERE study_of IS NOT NULL) GROUP BY tenant_id",
+        [list({item.tenant.id for item in items}), JobState.DEAD.value],
+    )
+    numbers = Counter[int](dict(rows))
+    for item in items:
+        if numbers[item.tenant.id] >= item.tenant.max_jobs:
+            item.refuse(
+                Rejected(
+                    "too-many-jobs",
+                    f"tenant {item.tenant.name} has {numbers[item.tenant.id]} live jobs and may have at most "
+                    f"{item.tenant.max_jobs}; kill some jobs, or ask an SRE for a higher limit",
+                    figures={"live": numbers[item.tenant.id], "most": item.tenant.max_jobs},
+                    status=403,
+                )
+            )
+        else:
+            numbers[item.tenant.id] += 1
+
+
+def check_alloc_sets(cell: Cell, items: Sequence[Item]) -> None:
+    """Check jobs that should run inside an alloc set (§2.4). The alloc set must be large enough. It must be live, or
+    come earlier in `items`.
+    """
+    named_sets = {(item.tenant.id, item.spec.alloc_set) for item in items if item.spec.alloc_set}
+    live = alloc_sets.alloc_sets_named(cell, named_sets)
+    coming: dict[tuple[int, str], Item] = {}
+    for item in items:
+        if item.spec.kind == alloc_sets.KIND:
+            coming[item.key] = item
+        if not item.spec.alloc_set:
+            continue
+        named = (item.tenant.id, item.spec.alloc_set)
+        if named in coming:
+            item.inside, alloc_set = coming[named], coming[named].spec
+        elif named in live:
+            item.inside, alloc_set = live[named].job_id, live[named].spec
+        else:
+            alloc_set = None
+        if problem := alloc_sets.refusal(item.spec, alloc_set):
+            item.refuse(problem)

@@ -1,0 +1,334 @@
+"""Submits and kills jobs, one or thousands at a time (§2.3). `scheduling.jobs.updates` changes live jobs.
+
+files ─► parse ─► permissions ─► chunks of ≤ 5,000 tasks ─► lock the cell ─► names, quota ─► rows + events
+           └──────────┴────────────── a verdict per job ──────────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+
+from quota.admission import admission
+from quota.model_rows import read_models
+from quota.models import Tenant
+from quota.vocabulary.errors import NotFound, Rejected, invalid
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.tenant_permission import own_tenant, require_tenant
+from scheduling.allocs import alloc_sets
+from scheduling.brakes import confirmation
+from scheduling.core.vocabulary.requirement import INDEX_BITS
+from scheduling.core.vocabulary.states import JobState, TaskState
+from scheduling.core.vocabulary.task_events import Ending
+from scheduling.jobs import job_name_rules, quota_rejections, updates
+from scheduling.jobs.submission.checks import check_alloc_sets, check_names, check_numbers, pin_packages
+from scheduling.jobs.submission.idempotency_keys import check_keys
+from scheduling.jobs.submission.outcomes import Item, Submission
+from scheduling.jobs.submission.rows import jobs_create, rejection_append
+from scheduling.journal import group_commit, journal
+from scheduling.models import Cell, Job, Task
+from scheduling.packages import pinning
+from scheduling.spec import job_spec as spec
+from scheduling.spec import parser
+from scheduling.spec.privileges import privilege_refusal
+from scheduling.tasks import counters, transitions
+
+# Most jobs of one transaction, even if they have few tasks.
+JOBS_AT_ONCE = 1_000
+
+
+def spec_limits(cell: Cell) -> parser.CellLimits:
+    """Return the limits for job files in this cell."""
+    return parser.CellLimits(
+        max_tasks=min(settings.BORG_MAX_TASKS_PER_JOB, 1 << INDEX_BITS),
+        bands=admission.bands(),
+        extra=tuple(cell.extra_resources),
+    )
+
+
+def spec_for(
+    *, principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], tenant: str = "", name: str = ""
+) -> spec.JobSpecification:
+    """Read a job file for this cell, tenant and name. Replace the tags of its packages by the digests that they now
+    refer to.
+
+    A cell, tenant or name in the file must be the same as the argument. If no tenant is given, the only tenant of the
+    caller is used. If the file is wrong, raises `Rejected`, which names the wrong field.
+    """
+    job_spec = _read(principal, cell, file, spec_limits(cell), tenant=tenant, name=name)
+    return pinning.pinned_for(principal, cell, job_spec)
+
+
+def _read(
+    principal: Principal,
+    cell: Cell,
+    file: bytes | Mapping[str, Any],
+    limits: parser.CellLimits,
+    *,
+    tenant: str,
+    name: str = "",
+) -> spec.JobSpecification:
+    read = parser.parse(file, limits=limits)
+    for path, found, wanted in (
+        ("cell", read.cell, cell.name),
+        ("tenant", read.tenant, tenant),
+        ("name", read.name, name),
+    ):
+        if found and wanted and found != wanted:
+            detail = f"the {path} is {found!r} in the file and {wanted!r} in the request; use the same value in both"
+            raise invalid(path, detail, "invalid-spec")
+    owner = read.tenant or tenant or own_tenant(principal)
+    job_spec = read.at(cell=cell.name, tenant=owner)
+    job_name_rules.check_lengths(job_spec)
+    return job_spec
+
+
+def job_submit(
+    *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
+) -> Submission:
+    """Submit a new job. Its tasks are pending. If an equal job is already live, nothing changes.
+
+    `key`: idempotency key. If an earlier submission had the same key, its job is returned, even if that job is dead.
+    Raises `Rejected` if the job exceeds the quota or a limit, `Conflict` if a different live job has the name or the
+    key was used for a different job, and `NotFound` if the caller may not see the tenant. Locks: the cell's row, then
+    the tenant's use of quota.
+    """
+    (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run)
+    if verdict.problem is not None:
+        raise verdict.problem
+    return verdict
+
+
+def job_apply(
+    *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
+) -> Submission:
+    """Submit the job if no live job of the tenant has its name. Otherwise update the live job to the spec.
+    Idempotent.
+
+    `key`: the idempotency key of the submission; an update ignores it. Raises the same errors and takes the same locks
+    as `job_submit` and `updates.job_update`.
+    """
+    require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
+    job = live_job(cell, job_spec)
+    if job is None or (key and job.key == key and job.spec_version == 1):
+        return job_submit(principal=principal, cell=cell, job_spec=job_spec, key=key, dry_run=dry_run)
+    done = updates.job_update(principal=principal, job=job, job_spec=job_spec, dry_run=dry_run)
+    return Submission(job_spec.name, job_spec.tenant, done.outcome, job=done.job)
+
+
+def live_job(cell: Cell, job_spec: spec.JobSpecification) -> Job | None:
+    """Return the live job that has the spec's tenant and name, or None."""
+    live = Job.objects.select_related("cell", "tenant").exclude(state=JobState.DEAD.value)
+    return live.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name).first()
+
+
+def jobs_submit_bulk(
+    *, principal: Principal, cell: Cell, files: Sequence[Any], tenant: str = "", dry_run: bool = False
+) -> list[Submission]:
+    """Submit many new jobs. Return the outcome of each job, in the order of `files`. A rejected job does not affect the
+    others.
+
+    One transaction creates at most about 5,000 tasks and 1,000 jobs. It locks the cell's row, then the tenants' uses
+    of quota. Raises `Rejected` if `files` has too many jobs.
+    """
+    if len(files) > settings.BORG_MAX_BULK_JOBS:
+        raise Rejected(
+            "too-many-jobs",
+            f"the request has {len(files)} jobs; send at most {settings.BORG_MAX_BULK_JOBS} per request",
+            figures={"jobs": len(files), "most": settings.BORG_MAX_BULK_JOBS},
+            status=413,
+        )
+    limits = spec_limits(cell)
+    # The master places the first jobs while the next ones are read. A dry run is one transaction, which is rolled back.
+    step = max(1, len(files)) if dry_run else JOBS_AT_ONCE
+    return [
+        verdict
+        for first in range(0, len(files), step)
+        for verdict in _submit_part(
+            principal, cell, files[first : first + step], limits, tenant=tenant, dry_run=dry_run
+        )
+    ]
+
+
+def _submit_part(
+    principal: Principal, cell: Cell, files: Sequence[Any], limits: parser.CellLimits, *, tenant: str, dry_run: bool
+) -> list[Submission]:
+    read: list[spec.JobSpecification | Submission] = []
+    for file in files:
+        try:
+            read.append(_read(principal, cell, file, limits, tenant=tenant))
+        except Rejected as problem:
+            name = str(file.get("name", ""))[:63] if isinstance(file, Mapping) else ""
+            read.append(Submission(name, tenant, "refused", problem=problem))
+    specs = [item for item in read if isinstance(item, spec.JobSpecification)]
+    verdicts = iter(_submit(principal, cell, specs, dry_run=dry_run))
+    return [item if isinstance(item, Submission) else next(verdicts) for item in read]
+
+
+def jobs_submit_specs(*, principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification]) -> list[Submission]:
+    """Submit new jobs whose specs are known. Return the outcome of each job, in the order of `specs`. Rejections are
+    neither explained nor recorded in the journal, because the caller may try again.
+    """
+    return _submit(principal, cell, specs, dry_run=False, quiet=True)
+
+
+def job_kill(
+    *,
+    principal: Principal,
+    job: Job,
+    indexes: Sequence[int] | None = None,
+    reason: str = "",
+    dry_run: bool = False,
+    confirm: int | None = None,
+) -> int:
+    """Kill a job, or only the tasks in `indexes`. Return the number of tasks that this call kills.
+
+    Tasks inside a killed alloc become pending. Raises `Conflict` if this would kill the last allocs of an alloc set
+    that contains live jobs. `confirm`: the number of running tasks that this call stops. If this number is large and
+    `confirm` is missing or different, raises `Conflict` with code `confirm`.
+
+    One transaction kills at most 5,000 tasks. It locks the cell's row, then the tasks in order of id.
+    """
+    require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
+    tasks = Task.objects.filter(job=job).exclude(state=TaskState.DEAD.value)
+    if indexes is not None:
+        known = set(Task.objects.filter(job=job, index__in=indexes).values_list("index", flat=True))
+        unknown = sorted(set(indexes) - known)
+        if unknown:
+            detail = (
+                f"job {job.name} has no task {', '.join(map(str, unknown[:10]))}; give indexes from 0 to"
+                f" {job.tasks_total - 1}"
+            )
+            raise Rejected("no-such-task", detail, fields={"indexes": detail}, status=404)
+        tasks = tasks.filter(index__in=indexes)
+    running = tasks.filter(state=TaskState.RUNNING.value).count()
+    confirmation.require(job.cell, running, confirm, what=f"kill tasks of {job.name}")
+    if dry_run:
+        alloc_sets.check_kill(job, indexes)
+        return tasks.count()
+    killed = 0
+    detail = reason or f"killed by {principal.name}"
+    while True:
+        with journal.write(job.cell_id, principal) as entry:
+            alloc_sets.check_kill(job, indexes)
+            # Live tasks are read under the lock, because an update may add tasks until it ends.
+            living = list(tasks.order_by("id").values_list("id", flat=True)[: journal.CHUNK])
+            if indexes is None:
+                updates.update_close(entry, job.id, "the job is being killed")
+            ended = transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task in living])
+            counters.jobs_end_if_over(entry, [job.id])
+        killed += len(ended)
+        if len(living) < journal.CHUNK:
+            return killed
+
+
+class _Rehearsal(Exception):
+    """Raised to roll back a dry run."""
+
+
+def _submit(
+    principal: Principal,
+    cell: Cell,
+    specs: Sequence[spec.JobSpecification],
+    *,
+    dry_run: bool,
+    key: str = "",
+    quiet: bool = False,
+) -> list[Submission]:
+    forbidden = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
+    found = read_models(Tenant, "SELECT {columns} FROM quota_tenant AS t WHERE name = ANY(%s)", [list(forbidden)])
+    tenants = {row.name: row for row in found}
+    items: list[Item | Submission] = []
+    for job_spec in specs:
+        problem = forbidden[job_spec.tenant]
+        if problem is None and job_spec.tenant not in tenants:
+            problem = NotFound("tenant", job_spec.tenant)
+        problem = problem or job_name_rules.reserved(job_spec.name) or privilege_refusal(principal, cell.name, job_spec)
+        if problem is not None:
+            items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
+        else:
+            size = min(job_spec.tasks, journal.CHUNK)
+            items.append(
+                Item(principal, job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key)
+            )
+    written = [item for item in items if isinstance(item, Item)]
+    write = partial(_write, cell, dry_run=dry_run, quiet=quiet)
+    for batch in _batches(written, whole=dry_run):
+        # A caller with a transaction may have locked the cell already, so it must not wait for others here.
+        outermost = not connection.in_atomic_block
+        if len(batch) == 1 and not dry_run and outermost:
+            group_commit.of_cell(cell.id).write(batch[0], write)
+            continue
+        try:
+            with group_commit.bulk_turn(cell.id) if len(batch) > 1 and outermost else nullcontext():
+                write(batch)
+        except _Rehearsal:
+            for item in batch:
+                item.job = None
+        except group_commit.TurnLost as problem:  # earlier batches may be stored, so each job gets an outcome
+            for item in batch:
+                item.refuse(problem)
+    if not quiet:  # The locks are released now, so that the queries for explanations delay nobody.
+        problems = [(item.verdict.problem, item.ask()) for item in written if item.verdict and item.verdict.problem]
+        quota_rejections.explain(principal, cell, problems)
+    done = [item.result() if isinstance(item, Item) else item for item in items]
+    for item in written:
+        if item.job is not None and item.size < item.spec.tasks:
+            updates.update_advance_job(item.job)
+    return done
+
+
+def _refusal(principal: Principal, cell: Cell, tenant: str) -> Rejected | None:
+    try:
+        require_tenant(principal, Action.JOB_WRITE, tenant, cell.name)
+    except Rejected as problem:
+        return problem
+    return None
+
+
+def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[list[Item]]:
+    """Yield the items in batches that are small enough for one transaction. If `whole` is true, yield all items in
+    one batch.
+    """
+    batch: list[Item] = []
+    tasks = 0
+    for item in items:
+        if batch and tasks + item.size > journal.CHUNK and not whole:
+            yield batch
+            batch, tasks = [], 0
+        batch.append(item)
+        tasks += item.size
+    if batch:
+        yield batch
+
+
+def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool) -> None:
+    """Check the submissions `items`, and write them in one revision of the cell. The number of SQL statements does
+    not depend on the number of jobs.
+    """
+
+    def undecided() -> list[Item]:
+        return [item for item in items if item.verdict is None]
+
+    with journal.write(cell.id, items[0].principal) as entry:
+        check_keys(cell, items)
+        pin_packages(cell, undecided())
+        check_names(cell, undecided())
+        check_numbers(undecided())
+        asking = undecided()
+        bands = admission.bands_with_ids()
+        problems = admission.admit(cell=cell.name, asks=[item.ask() for item in asking], read=bands)
+        for item, problem in zip(asking, problems, strict=True):
+            if problem is not None:
+                item.refuse(problem)
+        check_alloc_sets(cell, undecided())
+        if dry_run:
+            raise _Rehearsal
+        jobs_create(entry, cell, undecided(), [band for _, band in bands])
+        for item in () if quiet else items:
+            rejection_append(entry, item)
