@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
 from portal.settings.policies import SIGMA, documentation_headers
-from serving.redis_url import celery_broker
+from serving.redis_url import celery_broker, celery_tls
 
 env.check()
 
@@ -273,6 +273,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 CELERY_BROKER_URL, _BROKER_OPTIONS = celery_broker(BORG_REDIS_URL)
+CELERY_BROKER_USE_SSL = celery_tls(BORG_REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True

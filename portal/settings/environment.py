@@ -83,6 +83,14 @@ SETTINGS: dict[str, Setting] = {
     "BORG_PORTAL_URL": Setting(
         "http://127.0.0.1:8000", "URL of the portal for people and clients.", checks.url("https", "http", bare=True)
     ),
+    "BORG_WEB_HOST": Setting("127.0.0.1", "Address that a web process listens on.", checks.address),
+    "BORG_WEB_PORT": Setting("8000", "Port that a web process listens on.", checks.port),
+    "BORG_WEB_CERTIFICATE": Setting(
+        "", "File with the certificate of a web process that speaks TLS itself; empty: HTTP.", checks.file
+    ),
+    "BORG_WEB_KEY": Setting(
+        "", "File with the key of BORG_WEB_CERTIFICATE; empty: the key is in the same file.", checks.file
+    ),
     "BORG_HSTS_SECONDS": Setting(
         "31536000",
         "Seconds for which browsers use only TLS to reach an https BORG_PORTAL_URL (HSTS); 0: HSTS is off.",
