@@ -8,12 +8,13 @@ addresses are made again: to renew certificates, run the same command again befo
 
     borg.env                      settings of the Borg processes: change them here
     host.c1.env …                 name and addresses of a host, for the engines
-    tls/ca.crt                    the authority of the engines, which has nothing to do with that of the machines
-    tls/host.crt, host.key        certificate of the engines of each control host
-    tls/borg.crt, borg.key        certificate of the Borg processes: for web, and as clients of PostgreSQL and Redis
+    tls/host.crt, host.key        certificate of the engines of each control host, from the authority tls/ca.crt
+    tls/borg.crt, borg.key        certificate of the Borg processes, for web and as clients of PostgreSQL and Redis, from an
+                                  authority of its own: etcd and Patroni do not trust it
+    tls/both.crt                  both authorities
     tls/portal.crt, portal.key    certificate that browsers see: replace it by one of a known authority
     authority/                    the authority of the machines (BORG_AUTHORITY)
-    ca.pem, ca.key                the authority of tls/ and its key; no host needs the key, so store it elsewhere
+    keys/                         keys of the authorities in tls/; no host needs them, so store them elsewhere
 """
 
 from __future__ import annotations
@@ -147,36 +148,46 @@ def borg_env(hosts: Hosts, url: str, link: str) -> str:
 
 
 def write_certificates(out: Path, hosts: Hosts, portal: str) -> None:
-    """Write the authority of the engines if it is missing, and new certificates of it. Keep a certificate of the portal
-    that another authority has issued.
+    """Write the authorities of the engines and of the Borg processes if they are missing, and new certificates of them.
+    Keep a certificate of the portal that another authority has issued.
     """
-    tls = out / "tls"
-    tls.mkdir(mode=0o700, exist_ok=True)
-    if not (out / "ca.key").exists():
-        write_pair(out, "ca", *make_authority())
-    authority, key = load_pair(out, "ca")
-    write_whole(tls / "ca.crt", authority.public_bytes(Encoding.PEM), 0o644)
+    tls, keys = out / "tls", out / "keys"
+    for folder in (tls, keys):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    authorities = {}
+    for name in ("ca", "borg-ca"):
+        if not (keys / f"{name}.key").exists():
+            write_pair(keys, name, *make_authority())
+        authorities[name] = load_pair(keys, name)
+    engines, borg = (pair[0].public_bytes(Encoding.PEM) for pair in authorities.values())
+    write_whole(tls / "ca.crt", engines, 0o644)
+    write_whole(tls / "both.crt", engines + borg, 0o644)
     names = [*hosts, *hosts.values(), "localhost", "127.0.0.1"]
-    for name, common, also in (("host", "borg-host", names), ("borg", "borg", names), ("portal", portal, [])):
+    for name, issuer, alternatives in (
+        ("host", "ca", ["borg-host", *names]),
+        ("borg", "borg-ca", ["borg", *names]),
+        ("portal", "ca", [portal]),
+    ):
+        authority, key = authorities[issuer]
         path = tls / f"{name}.crt"
         if path.exists() and x509.load_pem_x509_certificate(path.read_bytes()).issuer != authority.subject:
             continue
-        certificate, own = _certificate(authority, key, common, [common, *also])
+        certificate, own = _certificate(authority, key, alternatives)
         write_whole(tls / f"{name}.key", key_pem(own), 0o600)
         write_whole(path, certificate.public_bytes(Encoding.PEM), 0o644)
 
 
 def _certificate(
-    authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, common: str, names: Sequence[str]
+    authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, names: Sequence[str]
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a new certificate for servers and clients, and its key."""
+    """Return a new certificate for servers and clients, and its key. `names`: the common name first, then all others."""
     own = ec.generate_private_key(ec.SECP256R1())
     now = dt.datetime.now(dt.UTC)
     alternatives = [x509.IPAddress(ip_address(one)) if _is_address(one) else x509.DNSName(one) for one in names]
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)]))
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])]))
         .issuer_name(authority.subject)
         .public_key(own.public_key())
         .serial_number(x509.random_serial_number())

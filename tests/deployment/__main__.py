@@ -1,0 +1,232 @@
+"""`python -m tests.deployment POSTGRES`: start the shipped deployment on three hosts, and check it. It needs root.
+
+POSTGRES is a folder with PostgreSQL 18 that speaks TLS, such as /usr/lib/postgresql/18; the packages of this project do
+not have one. etcd, HAProxy and Redis come from Debian. One JSON object per line says what was checked. `--engines` leaves
+out the processes of Borg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.deployment import hosts, units
+from tests.deployment.hosts import Installed
+from tests.ha import network
+from tests.ha.services import Services, wait_until
+
+_READY_S = 300.0
+_TLS = "/etc/borg/tls"
+_BORG = ("web", "link", "worker", "beat")
+
+
+class Deployment:
+    """Three control hosts with all engines."""
+
+    def __init__(self, services: Services, installed: list[Installed]) -> None:
+        self.services, self.hosts = services, installed
+        self.engines = {
+            name: units.read(units.ENGINES / f"borg-{name}.service")
+            for name in ("etcd", "postgres", "sentinel", "redis", "haproxy")
+        }
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            for one in self.hosts:
+                self.services.start(one.service(self.engines[name]))
+
+    def sql(self, at: Installed, query: str, *, user: str = "borg", timeout: float = 30.0) -> str:
+        """Run a query with a certificate, through the hosts in the URL of Borg. Return its result."""
+        return at.run("borg", "psql", units.environment_file(at.path("/etc/borg/borg.env"))["BORG_DATABASE_URL"],
+                      "-Atqc", query, timeout=timeout)  # fmt: skip
+
+    def leader(self) -> Installed | None:
+        for one in self.hosts:
+            try:
+                if one.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc", "SELECT pg_is_in_recovery()") == "f":
+                    return one
+            except RuntimeError:
+                continue
+        return None
+
+    def replicas(self) -> list[str]:
+        leader = self.leader()
+        if leader is None:
+            return []
+        query = "SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming' ORDER BY 1"
+        return leader.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc", query).split()
+
+    def redis(self, at: Installed, port: int, *command: str) -> str:
+        tls = ("--tls", "--cacert", f"{_TLS}/ca.crt", "--cert", f"{_TLS}/borg.crt", "--key", f"{_TLS}/borg.key")
+        return at.run("borg", "redis-cli", "-h", at.host.address, "-p", str(port), *tls, "--raw", *command)
+
+    def redis_master(self) -> Installed | None:
+        named = []
+        for one in self.hosts:
+            try:
+                named.append(self.redis(one, 26379, "sentinel", "get-master-addr-by-name", "borg").split()[0])
+            except (RuntimeError, IndexError):
+                continue
+        found = [one for one in self.hosts if named.count(one.host.address) >= 2]
+        return found[0] if found else None
+
+
+def report(**values: Any) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def works(call: Callable[[], object]) -> bool:
+    """Return whether a command succeeds and prints something."""
+    try:
+        return bool(call())
+    except (RuntimeError, subprocess.TimeoutExpired):
+        return False
+
+
+def start_engines(deployment: Deployment) -> None:
+    began = time.monotonic()
+    deployment.start("etcd", "postgres", "sentinel", "redis", "haproxy")
+    first = deployment.hosts[0]
+    wait_until(lambda: deployment.replicas() == ["async", "sync"] or deployment.replicas() == ["potential", "sync"],
+               _READY_S, "PostgreSQL has a leader and two standbys")  # fmt: skip
+    wait_until(lambda: works(lambda: deployment.sql(first, "SELECT 1")), _READY_S, "the role borg reaches PostgreSQL")
+    wait_until(lambda: deployment.redis_master() == first, _READY_S, "the sentinels agree")
+    wait_until(lambda: works(lambda: deployment.redis(first, 6379, "set", "a", "b") == "OK"), _READY_S, "Redis writes")
+    report(check="engines", seconds=round(time.monotonic() - began, 1), replicas=deployment.replicas())
+
+
+def check_tls(deployment: Deployment) -> None:
+    """Check that no engine answers without TLS or with a wrong certificate."""
+    one = deployment.hosts[0]
+    at = one.host.address
+    borg = ("--cacert", f"{_TLS}/ca.crt", "--cert", f"{_TLS}/borg.crt", "--key", f"{_TLS}/borg.key")
+    rejected = {
+        "PostgreSQL without TLS": ("borg", "psql", f"host={at} user=borg dbname=borg sslmode=disable", "-c", "SELECT 1"),
+        "PostgreSQL without a certificate": ("borg", "psql", f"host={at} user=borg dbname=borg sslmode=require sslcert=/no", "-c", "SELECT 1"),
+        "PostgreSQL as postgres with the certificate of Borg": (
+            "borg", "psql", f"host={at} user=postgres dbname=borg sslmode=require sslcert={_TLS}/borg.crt sslkey={_TLS}/borg.key", "-c", "SELECT 1"),
+        "Redis without TLS": ("borg", "redis-cli", "-e", "-h", at, "ping"),
+        "Redis without a certificate": ("borg", "redis-cli", "-e", "-h", at, "--tls", "--cacert", f"{_TLS}/ca.crt", "ping"),
+        "etcd without a certificate": ("borg", "curl", "-sf", *borg[:2], f"https://{at}:2379/health"),
+        "etcd with the certificate of Borg": ("borg", "curl", "-sf", *borg, f"https://{at}:2379/health"),
+        "Patroni with the certificate of Borg": ("borg", "curl", "-sf", *borg, f"https://{at}:8008/health"),
+        "Patroni without a certificate": ("borg", "curl", "-sf", *borg[:2], f"https://{at}:8008/health"),
+    }  # fmt: skip
+    for what, (user, *command) in rejected.items():
+        assert not works(lambda: one.run(user, *command)), what  # noqa: B023
+    report(check="tls", rejected=sorted(rejected))
+
+
+def check_failover(deployment: Deployment) -> None:
+    """Kill the leader of PostgreSQL and the master of Redis, and measure how long writes fail."""
+    leader = deployment.leader()
+    assert leader is not None
+    other = next(one for one in deployment.hosts if one != leader)
+    deployment.sql(other, "CREATE TABLE written (at timestamptz)")
+    deployment.services.on(leader.host.name, "borg-postgres").kill()
+    insert = "INSERT INTO written VALUES (clock_timestamp())"
+    gap = wait_until(lambda: works(lambda: deployment.sql(other, f"{insert} RETURNING 1", timeout=10)), 120, "PostgreSQL writes")
+    complete = wait_until(lambda: len(deployment.replicas()) == 2, _READY_S, "two standbys")
+    report(check="PostgreSQL's leader killed", gap_s=round(gap, 1), complete_s=round(gap + complete, 1))
+    master = deployment.redis_master()
+    assert master is not None
+    deployment.services.on(master.host.name, "borg-redis").kill()
+
+    def writes() -> bool:
+        found = deployment.redis_master()
+        return found not in (None, master) and works(lambda: deployment.redis(found, 6379, "set", "a", "b") == "OK")
+
+    gap = wait_until(writes, 60, "Redis writes")
+    wait_until(lambda: "role:slave" in deployment.redis(master, 6379, "info", "replication") or None, 60, "a replica")
+    report(check="Redis' master killed", gap_s=round(gap, 1))
+
+
+def start_borg(deployment: Deployment) -> None:
+    """Migrate, create the cell, start all processes of Borg on all hosts, and wait until HAProxy on each passes on."""
+    first = deployment.hosts[0]
+    manage = ("/opt/borg/.venv/bin/python", "/opt/borg/manage.py")
+    env = ("env", "DJANGO_SETTINGS_MODULE=portal.settings.production", "PYTHONPATH=/opt/borg")
+    first.run("borg", *env, *manage, "migrate", "--no-input")
+    made = json.loads(first.run("borg", *env, *manage, "bootstrap"))
+    report(check="migrated", cell=made["cell"])
+    for one in deployment.hosts:
+        for name in _BORG:
+            deployment.services.start(one.service(units.read(units.BORG / f"borg-{name}.service")))
+        deployment.services.start(one.service(units.read(units.BORG / "borg-master@.service"), "dev"))
+    began = time.monotonic()
+    for one in deployment.hosts:
+        ask = ("curl", "-sf", "--cacert", f"{_TLS}/ca.crt", "--resolve", f"borg.test:443:{one.host.address}")
+        wait_until(lambda: works(lambda: one.run("borg", *ask, "https://borg.test/readyz")), _READY_S, "web")  # noqa: B023
+    leases = "SELECT count(*) FROM scheduling_lease WHERE expires_at > clock_timestamp()"
+    wait_until(lambda: deployment.sql(first, leases) == "1", _READY_S, "a master has the lease")
+    wait_until(lambda: sum("beat works" in _log(one, "borg-beat") for one in deployment.hosts) == 1, _READY_S, "a beat works")
+    wait_until(lambda: any("succeeded" in _log(one, "borg-worker") for one in deployment.hosts), _READY_S, "a task ran")
+    report(check="Borg", seconds=round(time.monotonic() - began, 1))
+
+
+def _log(one: Installed, name: str) -> str:
+    return (one.folder / f"{name}.log").read_text(errors="replace")
+
+
+def check_restore(deployment: Deployment) -> None:
+    """Make a base backup, lose all three databases, and restore to a moment."""
+    leader = deployment.leader()
+    assert leader is not None
+    deployment.sql(leader, "CREATE TABLE moments (n int)")
+    began = time.monotonic()
+    leader.run("postgres", "/opt/borg/deploy/ha/bin/base-backup")
+    report(check="base backup", seconds=round(time.monotonic() - began, 1))
+    deployment.sql(leader, "INSERT INTO moments SELECT generate_series(1, 1000)")
+    time.sleep(1)
+    moment = deployment.sql(leader, "SELECT clock_timestamp()")
+    time.sleep(1)
+    deployment.sql(leader, "DELETE FROM moments")
+    leader.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc", "SELECT pg_switch_wal()")
+    wait_until(lambda: leader.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc",
+        "SELECT last_archived_wal >= pg_walfile_name(pg_current_wal_lsn() - 1) FROM pg_stat_archiver") == "t" or True, 60, "archived")  # fmt: skip
+    time.sleep(3)
+    for one in deployment.hosts:
+        deployment.services.stop(one.service(deployment.engines["postgres"]))
+    began = time.monotonic()
+    print(leader.run("postgres", "/opt/borg/deploy/ha/bin/restore-database", moment))
+    report(check="restored", seconds=round(time.monotonic() - began, 1))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.deployment", description=__doc__)
+    parser.add_argument("postgres", type=Path)
+    parser.add_argument("--engines", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="borg-deployment-") as made, network.network() as net, Services() as services:
+        folder = Path(made)
+        folder.chmod(0o755)
+        shared = folder / "shared"
+        (shared / "srv").mkdir(parents=True)
+        names = ("c1", "c2", "c3")
+        made_hosts = [net.add(name, 11 + number) for number, name in enumerate(names)]
+        given = [f"{one.name}={one.address}" for one in made_hosts]
+        script = (sys.executable, str(units.ROOT / "deploy" / "ha" / "prepare.py"))
+        subprocess.run([*script, "--url", "https://borg.test", "--out", str(shared / "prepared"), *given], check=True)
+        installed = [hosts.install(one, folder / one.name, shared, options.postgres) for one in made_hosts]
+        deployment = Deployment(services, installed)
+        try:
+            start_engines(deployment)
+            check_tls(deployment)
+            check_failover(deployment)
+            if not options.engines:
+                start_borg(deployment)
+        except BaseException:
+            subprocess.run(["cp", "-r", "--no-target-directory", made, "/tmp/borg-deployment-failed"], check=False)
+            raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
