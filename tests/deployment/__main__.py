@@ -50,7 +50,10 @@ class Deployment:
     def leader(self) -> Installed | None:
         for one in self.hosts:
             try:
-                if one.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc", "SELECT pg_is_in_recovery()") == "f":
+                if (
+                    one.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc", "SELECT pg_is_in_recovery()")
+                    == "f"
+                ):
                     return one
             except RuntimeError:
                 continue
@@ -132,7 +135,9 @@ def check_failover(deployment: Deployment) -> None:
     deployment.sql(other, "CREATE TABLE written (at timestamptz)")
     deployment.services.on(leader.host.name, "borg-postgres").kill()
     insert = "INSERT INTO written VALUES (clock_timestamp())"
-    gap = wait_until(lambda: works(lambda: deployment.sql(other, f"{insert} RETURNING 1", timeout=10)), 120, "PostgreSQL writes")
+    gap = wait_until(
+        lambda: works(lambda: deployment.sql(other, f"{insert} RETURNING 1", timeout=10)), 120, "PostgreSQL writes"
+    )
     complete = wait_until(lambda: len(deployment.replicas()) == 2, _READY_S, "two standbys")
     report(check="PostgreSQL's leader killed", gap_s=round(gap, 1), complete_s=round(gap + complete, 1))
     master = deployment.redis_master()
@@ -144,8 +149,12 @@ def check_failover(deployment: Deployment) -> None:
         return found not in (None, master) and works(lambda: deployment.redis(found, 6379, "set", "a", "b") == "OK")
 
     gap = wait_until(writes, 60, "Redis writes")
-    wait_until(lambda: "role:slave" in deployment.redis(master, 6379, "info", "replication") or None, 60, "a replica")
+    wait_until(lambda: works(lambda: _is_replica(deployment, master)), 60, "the old master is a replica")
     report(check="Redis' master killed", gap_s=round(gap, 1))
+
+
+def _is_replica(deployment: Deployment, one: Installed) -> bool:
+    return "role:slave" in deployment.redis(one, 6379, "info", "replication")
 
 
 def start_borg(deployment: Deployment) -> None:
@@ -166,7 +175,9 @@ def start_borg(deployment: Deployment) -> None:
         wait_until(lambda: works(lambda: one.run("borg", *ask, "https://borg.test/readyz")), _READY_S, "web")  # noqa: B023
     leases = "SELECT count(*) FROM scheduling_lease WHERE expires_at > clock_timestamp()"
     wait_until(lambda: deployment.sql(first, leases) == "1", _READY_S, "a master has the lease")
-    wait_until(lambda: sum("beat works" in _log(one, "borg-beat") for one in deployment.hosts) == 1, _READY_S, "a beat works")
+    wait_until(
+        lambda: sum("beat works" in _log(one, "borg-beat") for one in deployment.hosts) == 1, _READY_S, "a beat works"
+    )
     wait_until(lambda: any("succeeded" in _log(one, "borg-worker") for one in deployment.hosts), _READY_S, "a task ran")
     report(check="Borg", seconds=round(time.monotonic() - began, 1))
 
@@ -204,7 +215,11 @@ def main() -> int:
     parser.add_argument("postgres", type=Path)
     parser.add_argument("--engines", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="borg-deployment-") as made, network.network() as net, Services() as services:
+    with (
+        tempfile.TemporaryDirectory(prefix="borg-deployment-") as made,
+        network.network() as net,
+        Services() as services,
+    ):
         folder = Path(made)
         folder.chmod(0o755)
         shared = folder / "shared"

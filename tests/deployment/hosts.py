@@ -81,7 +81,13 @@ class Installed:
         return Service(
             self.host,
             name,
-            ["sh", "-ec", "; ".join(["umask 077", *setup, f"cd {unit.one('WorkingDirectory', '/')}", run]), name, *argv],
+            [
+                "sh",
+                "-ec",
+                "; ".join(["umask 077", *setup, f"cd {unit.one('WorkingDirectory', '/')}", run]),
+                name,
+                *argv,
+            ],
             self.folder / f"{name}.log",
             env=env,
             restart_s=float(re.sub(r"\D", "", unit.one("RestartSec", "1"))),
@@ -109,7 +115,9 @@ class Installed:
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"{argv[0]} on {self.host.name} ended with {done.returncode}: {done.stderr.strip()[-3000:]}")
+            raise RuntimeError(
+                f"{argv[0]} on {self.host.name} ended with {done.returncode}: {done.stderr.strip()[-3000:]}"
+            )
         return done.stdout.strip()
 
 
