@@ -38,19 +38,8 @@ mount --bind "$1/lib" /var/lib
 mount -t tmpfs -o mode=755 tmpfs /srv; mkdir /srv/borg; mount --bind "$3/srv" /srv/borg
 mount --bind "$1/run" /run
 
-# What install-control-host does after it has installed packages.
-install -d -m 0755 /etc/borg /etc/borg/tls
-install -m 0640 -g borg "$3/prepared/borg.env" /etc/borg/borg.env
-install -m 0644 "$3/prepared/host.$2.env" /etc/borg/host.env
-install -m 0644 "$3"/prepared/tls/*.crt /etc/borg/tls/
-install -m 0640 -g borg-engines "$3/prepared/tls/host.key" "$3/prepared/tls/portal.key" /etc/borg/tls/
-install -m 0640 -g borg "$3/prepared/tls/borg.key" /etc/borg/tls/
-install -d -m 0711 -o borg -g borg /var/lib/borg
-install -d -m 0700 -o borg -g borg /var/lib/borg/authority
-install -m 0600 -o borg -g borg "$3"/prepared/authority/* /var/lib/borg/authority/
-for each in packages:borg archive:borg backups:postgres; do
-    [ -d /srv/borg/${each%:*} ] || install -d -m 0700 -o ${each#*:} -g ${each#*:} /srv/borg/${each%:*}
-done
+# As install-control-host does after it has installed packages.
+/opt/borg/deploy/ha/bin/install-settings "$2" "$3/prepared" borg borg-engines postgres
 """
 
 
