@@ -9,8 +9,8 @@ addresses are made again: to renew certificates, run the same command again befo
     borg.env                      settings of the Borg processes: change them here
     host.c1.env …                 name and addresses of a host, for the engines
     tls/host.crt, host.key        certificate of the engines of each control host, from the authority tls/ca.crt
-    tls/borg.crt, borg.key        certificate of the Borg processes, for web and as clients of PostgreSQL and Redis, from an
-                                  authority of its own: etcd and Patroni do not trust it
+    tls/borg.crt, borg.key        certificate of the Borg processes, for web and as clients of PostgreSQL and Redis,
+                                  from an authority of its own: etcd and Patroni do not trust it
     tls/both.crt                  both authorities
     tls/portal.crt, portal.key    certificate that browsers see: replace it by one of a known authority
     authority/                    the authority of the machines (BORG_AUTHORITY)
@@ -31,6 +31,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -39,16 +40,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from scheduling.identity.authority import (  # noqa: E402
-    SKEW,
-    key_pem,
-    load_pair,
-    make_authority,
-    write_pair,
-    write_whole,
-)
+from scheduling.identity.authority import SKEW, key_pem, load_pair, make_authority, write_pair, write_whole  # noqa: E402
 
 CERTIFICATE_DAYS = 730
+_ANY = "0.0.0.0"  # noqa: S104
 _TLS = "/etc/borg/tls"
 _SHARED = "/srv/borg"  # a folder that all control hosts share
 # A client notices within five seconds that a server has vanished: while it connects, writes or waits.
@@ -128,13 +123,13 @@ def borg_env(hosts: Hosts, url: str, link: str) -> str:
         "BORG_ARCHIVE_KEYS": base64.b64encode(secrets.token_bytes(32)).decode(),
         "BORG_PORTAL_URL": url,
         "BORG_ALLOWED_HOSTS": ",".join((str(portal), *addresses, "127.0.0.1", "localhost")),
-        "BORG_WEB_HOST": "0.0.0.0",
+        "BORG_WEB_HOST": _ANY,
         "BORG_WEB_CERTIFICATE": f"{_TLS}/borg.crt",
         "BORG_WEB_KEY": f"{_TLS}/borg.key",
-        "BORG_LINK_HOST": "0.0.0.0",
+        "BORG_LINK_HOST": _ANY,
         "BORG_LINK_PORT": "18443",
         "BORG_LINK_URL": link,
-        "BORG_DNS_HOST": "0.0.0.0",
+        "BORG_DNS_HOST": _ANY,
         "BORG_DNS_RESOLVERS": ",".join(f"{one}@5353" for one in addresses if _is_address(one)),
         "BORG_PACKAGE_STORE": f"file://{_SHARED}/packages",
         "BORG_ARCHIVE": f"file://{_SHARED}/archive",
@@ -143,8 +138,8 @@ def borg_env(hosts: Hosts, url: str, link: str) -> str:
     for key, value in values.items():
         text, found = re.subn(rf"^{key}=.*$", lambda _, line=f"{key}={value}": line, text, flags=re.MULTILINE)
         assert found == 1, key
-    proxies = ",".join(("127.0.0.1", *addresses))
-    return f"{text}\n# Addresses of the proxies whose X-Forwarded-For the web processes believe.\nFORWARDED_ALLOW_IPS={proxies}\n"
+    proxies = f"FORWARDED_ALLOW_IPS={','.join(('127.0.0.1', *addresses))}"
+    return f"{text}\n# Addresses of the proxies whose X-Forwarded-For the web processes believe.\n{proxies}\n"
 
 
 def write_certificates(out: Path, hosts: Hosts, portal: str) -> None:
@@ -170,7 +165,7 @@ def write_certificates(out: Path, hosts: Hosts, portal: str) -> None:
     ):
         authority, key = authorities[issuer]
         path = tls / f"{name}.crt"
-        if path.exists() and x509.load_pem_x509_certificate(path.read_bytes()).issuer != authority.subject:
+        if name == "portal" and path.exists() and not _issued_by(authority, path):
             continue
         certificate, own = _certificate(authority, key, alternatives)
         write_whole(tls / f"{name}.key", key_pem(own), 0o600)
@@ -180,7 +175,7 @@ def write_certificates(out: Path, hosts: Hosts, portal: str) -> None:
 def _certificate(
     authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, names: Sequence[str]
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a new certificate for servers and clients, and its key. `names`: the common name first, then all others."""
+    """Return a new certificate for servers and clients, and its key. `names`: its names, the common name first."""
     own = ec.generate_private_key(ec.SECP256R1())
     now = dt.datetime.now(dt.UTC)
     alternatives = [x509.IPAddress(ip_address(one)) if _is_address(one) else x509.DNSName(one) for one in names]
@@ -201,6 +196,14 @@ def _certificate(
         .sign(key, hashes.SHA256())
     )
     return certificate, own
+
+
+def _issued_by(authority: x509.Certificate, path: Path) -> bool:
+    try:
+        x509.load_pem_x509_certificate(path.read_bytes()).verify_directly_issued_by(authority)
+    except (ValueError, InvalidSignature):
+        return False
+    return True
 
 
 def _is_address(text: str) -> bool:

@@ -1,14 +1,16 @@
 """`python -m tests.deployment POSTGRES`: start the shipped deployment on three hosts, and check it. It needs root.
 
-POSTGRES is a folder with PostgreSQL 18 that speaks TLS, such as /usr/lib/postgresql/18; the packages of this project do
-not have one. etcd, HAProxy and Redis come from Debian. One JSON object per line says what was checked. `--engines` leaves
-out the processes of Borg.
+POSTGRES is a folder with PostgreSQL 18 that speaks TLS, such as /usr/lib/postgresql/18; no package of this project has
+one. etcd, HAProxy and Redis come from Debian. One JSON object per line says what was checked. `--engines` leaves out
+the processes of Borg.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,17 +22,30 @@ from typing import Any
 from tests.deployment import hosts, units
 from tests.deployment.hosts import Installed
 from tests.ha import network
+from tests.ha.network import send
 from tests.ha.services import Services, wait_until
 
 _READY_S = 300.0
 _TLS = "/etc/borg/tls"
+_LOCAL = ("psql", "-h", "/run/borg-postgres", "-d", "postgres", "-Atqc")
+# Longer than archive_timeout, so that the archive has a part of what is written.
+_WRITE_S = 100.0
 _BORG = ("web", "link", "worker", "beat")
+
+
+class Units(Services):
+    """Services that can also be stopped for good, as by `systemctl stop`."""
+
+    def stop(self, host: str, name: str) -> None:
+        """Kill a service, and do not start it again."""
+        with self._lock:
+            send(self._all.pop((host, name)).processes(), signal.SIGKILL)
 
 
 class Deployment:
     """Three control hosts with all engines."""
 
-    def __init__(self, services: Services, installed: list[Installed]) -> None:
+    def __init__(self, services: Units, installed: list[Installed]) -> None:
         self.services, self.hosts = services, installed
         self.engines = {
             name: units.read(units.ENGINES / f"borg-{name}.service")
@@ -42,18 +57,15 @@ class Deployment:
             for one in self.hosts:
                 self.services.start(one.service(self.engines[name]))
 
-    def sql(self, at: Installed, query: str, *, user: str = "borg", timeout: float = 30.0) -> str:
+    def sql(self, at: Installed, query: str, *, timeout: float = 30.0) -> str:
         """Run a query with a certificate, through the hosts in the URL of Borg. Return its result."""
-        return at.run("borg", "psql", units.environment_file(at.path("/etc/borg/borg.env"))["BORG_DATABASE_URL"],
-                      "-Atqc", query, timeout=timeout)  # fmt: skip
+        url = units.environment_file(at.path("/etc/borg/borg.env"))["BORG_DATABASE_URL"]
+        return at.run("borg", "psql", url, "-Atqc", query, timeout=timeout)
 
     def leader(self) -> Installed | None:
         for one in self.hosts:
             try:
-                if (
-                    one.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc", "SELECT pg_is_in_recovery()")
-                    == "f"
-                ):
+                if one.run("postgres", *_LOCAL, "SELECT pg_is_in_recovery()") == "f":
                     return one
             except RuntimeError:
                 continue
@@ -64,7 +76,7 @@ class Deployment:
         if leader is None:
             return []
         query = "SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming' ORDER BY 1"
-        return leader.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc", query).split()
+        return leader.run("postgres", *_LOCAL, query).split()
 
     def redis(self, at: Installed, port: int, *command: str) -> str:
         tls = ("--tls", "--cacert", f"{_TLS}/ca.crt", "--cert", f"{_TLS}/borg.crt", "--key", f"{_TLS}/borg.key")
@@ -97,8 +109,8 @@ def start_engines(deployment: Deployment) -> None:
     began = time.monotonic()
     deployment.start("etcd", "postgres", "sentinel", "redis", "haproxy")
     first = deployment.hosts[0]
-    wait_until(lambda: deployment.replicas() == ["async", "sync"] or deployment.replicas() == ["potential", "sync"],
-               _READY_S, "PostgreSQL has a leader and two standbys")  # fmt: skip
+    wait_until(lambda: len(deployment.replicas()) == 2, _READY_S, "PostgreSQL has a leader and two standbys")
+    wait_until(lambda: "sync" in deployment.replicas(), _READY_S, "a standby is synchronous")
     wait_until(lambda: works(lambda: deployment.sql(first, "SELECT 1")), _READY_S, "the role borg reaches PostgreSQL")
     wait_until(lambda: deployment.redis_master() == first, _READY_S, "the sentinels agree")
     wait_until(lambda: works(lambda: deployment.redis(first, 6379, "set", "a", "b") == "OK"), _READY_S, "Redis writes")
@@ -109,21 +121,32 @@ def check_tls(deployment: Deployment) -> None:
     """Check that no engine answers without TLS or with a wrong certificate."""
     one = deployment.hosts[0]
     at = one.host.address
-    borg = ("--cacert", f"{_TLS}/ca.crt", "--cert", f"{_TLS}/borg.crt", "--key", f"{_TLS}/borg.key")
+    authority = ("--cacert", f"{_TLS}/ca.crt")
+    borg = (*authority, "--cert", f"{_TLS}/borg.crt", "--key", f"{_TLS}/borg.key")
+    etcd, patroni = f"https://{at}:2379/health", f"https://{at}:8008/health"
+    database = f"host={at} dbname=borg"
+    certificate = f"sslcert={_TLS}/borg.crt sslkey={_TLS}/borg.key"
+    accepted = (
+        ("psql", f"{database} user=borg sslmode=require {certificate}", "-c", "SELECT 1"),
+        ("redis-cli", "-e", "-h", at, "--tls", *borg, "ping"),
+    )
     rejected = {
-        "PostgreSQL without TLS": ("borg", "psql", f"host={at} user=borg dbname=borg sslmode=disable", "-c", "SELECT 1"),
-        "PostgreSQL without a certificate": ("borg", "psql", f"host={at} user=borg dbname=borg sslmode=require sslcert=/no", "-c", "SELECT 1"),
-        "PostgreSQL as postgres with the certificate of Borg": (
-            "borg", "psql", f"host={at} user=postgres dbname=borg sslmode=require sslcert={_TLS}/borg.crt sslkey={_TLS}/borg.key", "-c", "SELECT 1"),
-        "Redis without TLS": ("borg", "redis-cli", "-e", "-h", at, "ping"),
-        "Redis without a certificate": ("borg", "redis-cli", "-e", "-h", at, "--tls", "--cacert", f"{_TLS}/ca.crt", "ping"),
-        "etcd without a certificate": ("borg", "curl", "-sf", *borg[:2], f"https://{at}:2379/health"),
-        "etcd with the certificate of Borg": ("borg", "curl", "-sf", *borg, f"https://{at}:2379/health"),
-        "Patroni with the certificate of Borg": ("borg", "curl", "-sf", *borg, f"https://{at}:8008/health"),
-        "Patroni without a certificate": ("borg", "curl", "-sf", *borg[:2], f"https://{at}:8008/health"),
-    }  # fmt: skip
-    for what, (user, *command) in rejected.items():
-        assert not works(lambda: one.run(user, *command)), what  # noqa: B023
+        "PostgreSQL without TLS": ("psql", f"{database} user=borg sslmode=disable", "-c", "SELECT 1"),
+        "PostgreSQL without a certificate": ("psql", f"{database} user=borg sslmode=require", "-c", "SELECT 1"),
+        "PostgreSQL as postgres, with the certificate of Borg": (
+            *("psql", f"{database} user=postgres sslmode=require {certificate}", "-c", "SELECT 1"),
+        ),
+        "Redis without TLS": ("redis-cli", "-e", "-h", at, "ping"),
+        "Redis without a certificate": ("redis-cli", "-e", "-h", at, "--tls", *authority, "ping"),
+        "etcd without a certificate": ("curl", "-sf", *authority, etcd),
+        "etcd with the certificate of Borg": ("curl", "-sf", *borg, etcd),
+        "Patroni without a certificate": ("curl", "-sf", *authority, patroni),
+        "Patroni with the certificate of Borg": ("curl", "-sf", *borg, patroni),
+    }
+    for command in accepted:
+        assert one.run("borg", *command), command
+    for what, command in rejected.items():
+        assert not works(lambda: one.run("borg", *command)), what  # noqa: B023
     report(check="tls", rejected=sorted(rejected))
 
 
@@ -187,27 +210,44 @@ def _log(one: Installed, name: str) -> str:
 
 
 def check_restore(deployment: Deployment) -> None:
-    """Make a base backup, lose all three databases, and restore to a moment."""
-    leader = deployment.leader()
+    """Lose PostgreSQL on all hosts while a client writes, and restore the newest backup. Report how many seconds of
+    changes are lost (RPO) and how long it takes until writes go on (RTO).
+    """
+    leader, first = deployment.leader(), deployment.hosts[0]
     assert leader is not None
-    deployment.sql(leader, "CREATE TABLE moments (n int)")
     began = time.monotonic()
     leader.run("postgres", "/opt/borg/deploy/ha/bin/base-backup")
-    report(check="base backup", seconds=round(time.monotonic() - began, 1))
-    deployment.sql(leader, "INSERT INTO moments SELECT generate_series(1, 1000)")
-    time.sleep(1)
-    moment = deployment.sql(leader, "SELECT clock_timestamp()")
-    time.sleep(1)
-    deployment.sql(leader, "DELETE FROM moments")
-    leader.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc", "SELECT pg_switch_wal()")
-    wait_until(lambda: leader.run("postgres", "psql", "-h", "/run/borg-postgres", "-Atqc",
-        "SELECT last_archived_wal >= pg_walfile_name(pg_current_wal_lsn() - 1) FROM pg_stat_archiver") == "t" or True, 60, "archived")  # fmt: skip
-    time.sleep(3)
-    for one in deployment.hosts:
-        deployment.services.stop(one.service(deployment.engines["postgres"]))
+    backup_s = time.monotonic() - began
     began = time.monotonic()
-    print(leader.run("postgres", "/opt/borg/deploy/ha/bin/restore-database", moment))
-    report(check="restored", seconds=round(time.monotonic() - began, 1))
+    acknowledged = 0.0
+    while time.monotonic() - began < _WRITE_S:
+        insert = "INSERT INTO written VALUES (clock_timestamp()) RETURNING extract(epoch FROM at)"
+        acknowledged = float(deployment.sql(leader, insert))
+    for one in deployment.hosts:
+        deployment.services.stop(one.host.name, "borg-postgres")
+        shutil.rmtree(one.path("/var/lib/borg-postgres/data"))
+    began = time.monotonic()
+    told = first.run("postgres", "/opt/borg/deploy/ha/bin/restore-database", "latest")
+    confirmed = "printf 'borg\\nYes I am aware\\n' | /opt/borg/deploy/ha/bin/patronictl remove borg"
+    first.run("postgres", "sh", "-c", confirmed)
+    restored_s = time.monotonic() - began
+    deployment.services.start(first.service(deployment.engines["postgres"]))
+    wait_until(lambda: deployment.leader() == first, _READY_S, "the restored host leads")
+    for one in deployment.hosts[1:]:
+        deployment.services.start(one.service(deployment.engines["postgres"]))
+    newest = "SELECT max(extract(epoch FROM at)) FROM written"
+    wait_until(lambda: works(lambda: deployment.sql(first, f"{insert}; {newest}")), _READY_S, "writes go on")
+    rto_s = time.monotonic() - began
+    last = f"{newest} WHERE extract(epoch FROM at) <= {acknowledged}"
+    report(
+        check="PostgreSQL lost on all hosts, and restored",
+        backup_s=round(backup_s, 1),
+        restore_s=round(restored_s, 1),
+        rto_s=round(rto_s, 1),
+        rpo_s=round(acknowledged - float(deployment.sql(first, last)), 1),
+        told=told.splitlines(),
+    )
+    wait_until(lambda: len(deployment.replicas()) == 2, _READY_S, "two standbys")
 
 
 def main() -> int:
@@ -235,6 +275,7 @@ def main() -> int:
             start_engines(deployment)
             check_tls(deployment)
             check_failover(deployment)
+            check_restore(deployment)
             if not options.engines:
                 start_borg(deployment)
         except BaseException:

@@ -1,7 +1,7 @@
 """Control hosts as Linux namespaces with the files that `install-control-host` installs, in the same places.
 
-Each host sees a file system of its own at the places that the units use: /etc, /opt/borg, /run, /srv, /usr/lib/postgresql
-and /var/lib. So the shipped files run unchanged, as the users that the units name.
+Each host sees a file system of its own at the places that the units use: /etc, /opt/borg, /run, /srv, /var/lib and
+/usr/lib/postgresql. So the shipped files run unchanged, as the users that the units name.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class Installed:
         )
 
     def path(self, path: str) -> Path:
-        """Return the path, as this test sees it, of a file that the host sees in /etc or in the source."""
+        """Return the path, as this test sees it, of a file of the host in /etc, /var/lib or /opt/borg."""
         if path.startswith("/opt/borg/"):
             return ROOT / path.removeprefix("/opt/borg/")
-        return self.folder / path.removeprefix("/")
+        return self.folder / path.removeprefix("/").removeprefix("var/")
 
     def run(self, user: str, *argv: str, timeout: float = 600.0) -> str:
         """Run a command of the host as a user, with the variables that the user's processes have. Return its output."""
@@ -104,9 +104,8 @@ class Installed:
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(
-                f"{argv[0]} on {self.host.name} ended with {done.returncode}: {done.stderr.strip()[-3000:]}"
-            )
+            errors = done.stderr.strip()[-3000:]
+            raise RuntimeError(f"{argv[0]} on {self.host.name} ended with {done.returncode}: {errors}")
         return done.stdout.strip()
 
 
