@@ -226,6 +226,9 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+
+
 def complaints(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield one line for each setting that is not valid."""
     for name, setting in SETTINGS.items():
@@ -240,6 +243,9 @@ def complaints(environ: Mapping[str, str]) -> Iterator[str]:
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
     """If a setting is not valid, print one line per such setting and end the process."""
+    # The library of Prometheus writes files into the current folder if this variable is set but empty.
+    if os.environ.get(_METRICS) == "":
+        del os.environ[_METRICS]
     if lines := list(complaints(environ)):
         exit_with(*lines)
 

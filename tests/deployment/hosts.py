@@ -62,7 +62,7 @@ class Installed:
         bind = "CAP_NET_BIND_SERVICE" in unit.one("AmbientCapabilities")
         caps = "--inh-caps +net_bind_service --ambient-caps +net_bind_service" if bind else ""
         run = f'exec setpriv --reuid {user} --regid {user} --groups "{ids}" {caps} -- "$@"'
-        env = {"HOME": "/var/lib", "LC_ALL": "C"}
+        env = {"HOME": f"/var/lib/{user}", "LC_ALL": "C"}
         for path in unit.values.get("EnvironmentFile", ()):
             env |= units.environment_file(self.path(path))
         argv = [part.replace("%i", instance).replace("%h", self.host.name) for part in unit.command]
@@ -110,8 +110,8 @@ class Installed:
 
 
 def install(host: Host, folder: Path, shared: Path, postgres: Path) -> Installed:
-    """Install the files of a control host. `shared`: the folder with what `prepare.py` wrote, and with the shared folder
-    `srv`. `postgres`: a folder with PostgreSQL 18 that speaks TLS.
+    """Install the files of a control host. `shared`: a folder with what `prepare.py` wrote, and with the folder `srv`
+    that all hosts share. `postgres`: a folder with PostgreSQL 18 that speaks TLS.
     """
     folder.mkdir(mode=0o755)
     script = ("sh", "-c", _INSTALL, "install", str(folder), host.name, str(shared), " ".join(_ACCOUNTS), str(ROOT))

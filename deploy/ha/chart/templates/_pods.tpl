@@ -27,6 +27,7 @@ podAntiAffinity:
 envFrom:
   - secretRef: {name: {{ .Values.settings }}}
 env:
+  - {name: HOME, value: /var/lib/borg}
   - {name: BORG_AUTHORITY, value: /srv/borg/authority}
   - {name: BORG_WEB_CERTIFICATE, value: /etc/borg/tls/portal.crt}
   - {name: BORG_WEB_KEY, value: /etc/borg/tls/portal.key}
