@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number, name in enumerate(hosts):
         _write(options.out / f"host.{name}.env", host_env(hosts, number, options.listen), 0o644)
     if not (options.out / "borg.env").exists():
-        _write(options.out / "borg.env", borg_env(hosts, options.url, link), 0o640)
+        _write(options.out / "borg.env", settings(hosts, options.url, link), 0o640)
     if not (options.out / "authority" / "ca.pem").exists():
         (options.out / "authority").mkdir(mode=0o700, exist_ok=True)
         write_pair(options.out / "authority", "ca", *make_authority())
@@ -94,6 +94,7 @@ def host_env(hosts: Hosts, number: int, listen: str) -> str:
         "BORG_HA_LISTEN": listen,
         **{f"BORG_HA_HOST_{place + 1}": each for place, each in enumerate(hosts.values())},
         "BORG_HA_BACKUPS": f"{_SHARED}/backups",
+        "BORG_HA_BACKUPS_KEEP": "7",
         "ETCD_NAME": name,
         "ETCD_INITIAL_CLUSTER": ",".join(f"{one}=https://{each}:2380" for one, each in hosts.items()),
         "ETCD_LISTEN_PEER_URLS": f"https://{listen}:2380",
@@ -111,7 +112,7 @@ def host_env(hosts: Hosts, number: int, listen: str) -> str:
     return head + "".join(f"{key}={value}\n" for key, value in values.items())
 
 
-def borg_env(hosts: Hosts, url: str, link: str) -> str:
+def settings(hosts: Hosts, url: str, link: str) -> str:
     """Return deploy/borg.env with the values of this installation, and new secrets."""
     addresses = list(hosts.values())
     portal = urlsplit(url).hostname

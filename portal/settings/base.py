@@ -280,7 +280,7 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_keepalive": True, **_BROKER_OPTIONS}
 CELERY_TASK_DEFAULT_QUEUE = "borg"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
-CELERY_BEAT_SCHEDULER = "portal.beat:StandbyScheduler"
+CELERY_BEAT_SCHEDULER = "serving.beat:StandbyScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 5
 CELERY_BEAT_SCHEDULE = {
     "notices-send": {"task": "quota.notices_send", "schedule": 5.0, "options": {"expires": 5.0}},

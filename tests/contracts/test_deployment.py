@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from portal.settings.environment import SETTINGS, complaints
+from tests.contracts.test_documents import OF_CONTROL_HOSTS
 from tests.deployment import units
 
 _HA = units.ROOT / "deploy" / "ha"
@@ -82,6 +83,8 @@ def test_the_settings_of_control_hosts_are_valid_and_their_secrets_survive_new_c
     variables = units.environment_file(tmp_path / "out" / "borg.env")
     assert list(complaints(variables)) == []
     assert set(SETTINGS) < set(variables)
+    host = units.environment_file(tmp_path / "out" / "host.c1.env")
+    assert {name for name in host if name.startswith("BORG_")} == OF_CONTROL_HOSTS
     other = (tmp_path / "out" / "authority" / "ca.pem").read_bytes()
     (tmp_path / "out" / "tls" / "portal.crt").write_bytes(other)
     assert _prepare(tmp_path / "out", *given).returncode == 0

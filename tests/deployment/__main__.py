@@ -25,7 +25,7 @@ from tests.ha import network
 from tests.ha.network import send
 from tests.ha.services import Services, wait_until
 
-_READY_S = 300.0
+_READY_S = 900.0
 _TLS = "/etc/borg/tls"
 _LOCAL = ("psql", "-h", "/run/borg-postgres", "-d", "postgres", "-Atqc")
 # Longer than archive_timeout, so that the archive has a part of what is written.

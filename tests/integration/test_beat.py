@@ -9,7 +9,7 @@ from django.db import connection
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask, PeriodicTasks
 
-from portal.beat import _LOCK, STANDBY_S, StandbyScheduler
+from serving.beat import _LOCK, STANDBY_S, StandbyScheduler
 from portal.celery import app
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -5,7 +5,7 @@ Celery beat touches the file after it has stored the schedule, and each time it 
 
 from __future__ import annotations
 
-from portal.beat import StandbyScheduler
+from serving.beat import StandbyScheduler
 from portal.up.supervision.pulse import pulse
 
 

@@ -36,7 +36,7 @@ class Server:
             "PATRONI_POSTGRESQL_BIN_DIR": str(_BINARIES),
             "PATRONI_POSTGRESQL_DATA_DIR": str(self.data),
             "BORG_HA_NAME": name,
-            "BORG_HA_SOCKETS": str(self.folder),
+            "PGHOST": str(self.folder),
             "BORG_HA_BACKUPS": str(backups),
             "BORG_HA_BACKUPS_KEEP": "1",
         }
