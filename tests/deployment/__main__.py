@@ -229,7 +229,7 @@ def check_restore(deployment: Deployment) -> None:
     began = time.monotonic()
     told = first.run("postgres", "/opt/borg/deploy/ha/bin/restore-database", "latest")
     confirmed = "printf 'borg\\nYes I am aware\\n' | /opt/borg/deploy/ha/bin/patronictl remove borg"
-    first.run("postgres", "sh", "-c", confirmed)
+    first.run("root", "sh", "-c", confirmed)
     restored_s = time.monotonic() - began
     deployment.services.start(first.service(deployment.engines["postgres"]))
     wait_until(lambda: deployment.leader() == first, _READY_S, "the restored host leads")
@@ -258,7 +258,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="borg-deployment-") as made,
         network.network() as net,
-        Services() as services,
+        Units() as services,
     ):
         folder = Path(made)
         folder.chmod(0o755)
