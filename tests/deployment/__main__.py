@@ -23,7 +23,7 @@ from tests.deployment import hosts, units
 from tests.deployment.hosts import Installed
 from tests.ha import network
 from tests.ha.network import send
-from tests.ha.services import Services, wait_until
+from tests.ha.services import Service, Services, wait_until
 
 _READY_S = 900.0
 _TLS = "/etc/borg/tls"
@@ -130,7 +130,7 @@ def check_tls(deployment: Deployment) -> None:
         ("psql", f"{database} user=borg sslmode=require {certificate}", "-c", "SELECT 1"),
         ("redis-cli", "-e", "-h", at, "--tls", *borg, "ping"),
     )
-    rejected = {
+    rejected: dict[str, tuple[str, ...]] = {
         "PostgreSQL without TLS": ("psql", f"{database} user=borg sslmode=disable", "-c", "SELECT 1"),
         "PostgreSQL without a certificate": ("psql", f"{database} user=borg sslmode=require", "-c", "SELECT 1"),
         "PostgreSQL as postgres, with the certificate of Borg": (
@@ -145,8 +145,8 @@ def check_tls(deployment: Deployment) -> None:
     }
     for command in accepted:
         assert one.run("borg", *command), command
-    for what, command in rejected.items():
-        assert not works(lambda: one.run("borg", *command)), what  # noqa: B023
+    for what, denied in rejected.items():
+        assert not works(lambda: one.run("borg", *denied)), what  # noqa: B023
     report(check="tls", rejected=sorted(rejected))
 
 
@@ -180,8 +180,13 @@ def _is_replica(deployment: Deployment, one: Installed) -> bool:
     return "role:slave" in deployment.redis(one, 6379, "info", "replication")
 
 
-def start_borg(deployment: Deployment) -> None:
-    """Migrate, create the cell, start all processes of Borg on all hosts, and wait until HAProxy on each passes on."""
+def link(host: network.Host) -> str:
+    """Return the URL of the link shards behind the HAProxy of a control host."""
+    return f"https://{host.address}:8443"
+
+
+def start_borg(deployment: Deployment, machine: network.Host) -> None:
+    """Migrate, create the cell, and start all processes of Borg on all hosts and a Borglet. Wait until they work."""
     first = deployment.hosts[0]
     manage = ("/opt/borg/.venv/bin/python", "/opt/borg/manage.py")
     env = ("env", "DJANGO_SETTINGS_MODULE=portal.settings.production", "PYTHONPATH=/opt/borg")
@@ -203,6 +208,16 @@ def start_borg(deployment: Deployment) -> None:
     )
     wait_until(lambda: any("succeeded" in _log(one, "borg-worker") for one in deployment.hosts), _READY_S, "a task ran")
     report(check="Borg", seconds=round(time.monotonic() - began, 1))
+    # A machine joins through HAProxy.
+    options = ("--link", link(first.host), "--hostname", machine.name, "--address", machine.address)
+    argv = [sys.executable, "-m", "borglet", "run", "--home", str(first.folder.parent / "borglet"), *options]
+    variables = {"PYTHONPATH": str(units.ROOT), "BORGLET_JOIN_TOKEN": made["join_tokens"]["fleet"]}
+    log = first.folder / "borglet.log"
+    deployment.services.start(Service(machine, "borglet", [*argv, "--runtime", "process"], log, variables))
+    up = "SELECT count(*) FROM scheduling_machine WHERE state = 'up'"
+    report(
+        check="a machine", seconds=round(wait_until(lambda: deployment.sql(first, up) == "1", _READY_S, "it is up"), 1)
+    )
 
 
 def _log(one: Installed, name: str) -> str:
@@ -255,11 +270,8 @@ def main() -> int:
     parser.add_argument("postgres", type=Path)
     parser.add_argument("--engines", action="store_true")
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="borg-deployment-") as made,
-        network.network() as net,
-        Units() as services,
-    ):
+    services = Units()
+    with tempfile.TemporaryDirectory(prefix="borg-deployment-") as made, network.network() as net, services:
         folder = Path(made)
         folder.chmod(0o755)
         shared = folder / "shared"
@@ -268,7 +280,8 @@ def main() -> int:
         made_hosts = [net.add(name, 11 + number) for number, name in enumerate(names)]
         given = [f"{one.name}={one.address}" for one in made_hosts]
         script = (sys.executable, str(units.ROOT / "deploy" / "ha" / "prepare.py"))
-        subprocess.run([*script, "--url", "https://borg.test", "--out", str(shared / "prepared"), *given], check=True)
+        common = ("--url=https://borg.test", f"--link={link(made_hosts[0])}", f"--out={shared / 'prepared'}")
+        subprocess.run([*script, *common, *given], check=True)
         installed = [hosts.install(one, folder / one.name, shared, options.postgres) for one in made_hosts]
         deployment = Deployment(services, installed)
         try:
@@ -277,7 +290,7 @@ def main() -> int:
             check_failover(deployment)
             check_restore(deployment)
             if not options.engines:
-                start_borg(deployment)
+                start_borg(deployment, net.add("m1", 101))
         except BaseException:
             subprocess.run(["cp", "-r", "--no-target-directory", made, "/tmp/borg-deployment-failed"], check=False)
             raise

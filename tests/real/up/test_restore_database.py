@@ -97,8 +97,8 @@ def until(server: Server, query: str) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def leader(tmp_path: Path) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def leader() -> Iterator[Server]:
     # PostgreSQL's user must reach its folders, and a socket's path has at most 107 bytes.
     folder = Path("/tmp") / f"borg-restore-{os.getpid()}"
     folder.mkdir(mode=0o755)
@@ -109,6 +109,26 @@ def leader(tmp_path: Path) -> Iterator[Server]:
         one.start()
         cleanup.callback(one.stop)
         yield one
+
+
+def test_old_backups_and_their_log_are_removed_and_no_file_of_the_log_is_replaced(leader: Server) -> None:
+    backups = leader.folder.parent / "backups"
+    leader.script("base-backup")
+    (first,) = (backups / "base").iterdir()
+    kept = {path.name for path in (backups / "wal").iterdir()}
+    time.sleep(1.1)  # the name of a backup has its time in seconds
+    leader.sql("SELECT pg_switch_wal()")
+    leader.script("base-backup")
+    (second,) = (backups / "base").iterdir()
+    assert second.name > first.name
+    assert not kept & {path.name for path in (backups / "wal").iterdir() if "." not in path.name}
+    file = leader.folder / "segment"
+    for content, fails in (("one", False), ("one", False), ("two", True)):
+        leader.run("sh", "-c", f"printf {content} > {file}")
+        told = leader.script("archive-wal", str(file), "0001", fails=fails)
+    assert "has other contents" in told
+    assert (leader.folder.parent / "backups" / "wal" / "0001").read_text() == "one"
+    leader.script("restore-wal", "0002", str(leader.folder / "x"), fails=True)
 
 
 def test_a_moment_is_restored_although_the_leader_was_lost_before_it_archived(leader: Server) -> None:
@@ -146,23 +166,3 @@ def test_a_moment_is_restored_although_the_leader_was_lost_before_it_archived(le
     assert leader.sql("SELECT string_agg(n::text, ' ' ORDER BY n) FROM changes") == "1 2 3"
     assert leader.sql("SHOW recovery_target_time") == ""
     assert list(leader.folder.glob("data.before-*")), "the data before the restore is kept"
-
-
-def test_old_backups_and_their_log_are_removed_and_no_file_of_the_log_is_replaced(leader: Server) -> None:
-    backups = leader.folder.parent / "backups"
-    leader.script("base-backup")
-    (first,) = (backups / "base").iterdir()
-    kept = {path.name for path in (backups / "wal").iterdir()}
-    time.sleep(1.1)  # the name of a backup has its time in seconds
-    leader.sql("SELECT pg_switch_wal()")
-    leader.script("base-backup")
-    (second,) = (backups / "base").iterdir()
-    assert second.name > first.name
-    assert not kept & {path.name for path in (backups / "wal").iterdir() if "." not in path.name}
-    file = leader.folder / "segment"
-    for content, fails in (("one", False), ("one", False), ("two", True)):
-        leader.run("sh", "-c", f"printf {content} > {file}")
-        told = leader.script("archive-wal", str(file), "0001", fails=fails)
-    assert "has other contents" in told
-    assert (leader.folder.parent / "backups" / "wal" / "0001").read_text() == "one"
-    leader.script("restore-wal", "0002", str(leader.folder / "x"), fails=True)
