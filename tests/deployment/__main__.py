@@ -243,7 +243,9 @@ def check_restore(deployment: Deployment) -> None:
         shutil.rmtree(one.path("/var/lib/borg-postgres/data"))
     began = time.monotonic()
     told = first.run("postgres", "/opt/borg/deploy/ha/bin/restore-database", "latest")
-    confirmed = "printf 'borg\\nYes I am aware\\n' | /opt/borg/deploy/ha/bin/patronictl remove borg"
+    # It asks for the leader too, until the lease has expired.
+    answers = f"borg\\nYes I am aware\\n{leader.host.name}\\n"
+    confirmed = f"printf '{answers}' | /opt/borg/deploy/ha/bin/patronictl remove borg"
     first.run("root", "sh", "-c", confirmed)
     restored_s = time.monotonic() - began
     deployment.services.start(first.service(deployment.engines["postgres"]))

@@ -62,7 +62,9 @@ def units(folder: Path) -> None:
             added = verified / f"{path.name}.d"
             added.mkdir()
             (added / "ha.conf").write_bytes((HA / "systemd" / "ha.conf").read_bytes())
-    subprocess.run(["systemd-analyze", "verify", *sorted(verified.glob("*.*t*"))], check=True)
+    command = ["systemd-analyze", "verify", *sorted(filter(Path.is_file, verified.iterdir()))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr  # an unknown key is only a warning
 
 
 def main() -> int:
