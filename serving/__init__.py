@@ -1,1 +1,1 @@
-"""Several processes on this host that share one port, such as the workers of the web server and of the resolver."""
+"""What server processes share: one port for several processes, rates of requests, clients of Redis, and beat."""

@@ -5,42 +5,49 @@
 
 `NAME` is the name of the master in the configuration of the sentinels. With Sentinel, each new connection asks the
 sentinels which server is the master, so clients follow a failover. The user and the password are those of the Redis
-servers and of the sentinels.
+servers and of the sentinels. With TLS, the query may name files, as in URLs of one server: `ssl_ca_certs` (the
+authority that signed the certificates of the servers), `ssl_certfile` and `ssl_keyfile` (of this client).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 _SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _PORT = 26_379
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """The parts of a URL with sentinels. `name`: the name of the master in the configuration of the sentinels."""
+    """The parts of a URL with sentinels. `name`: the name of the master in the configuration of the sentinels. `files`:
+    the files of TLS by the names of their parameters.
+    """
 
     hosts: tuple[tuple[str, int], ...]
     name: str
     database: int = 0
     credentials: tuple[tuple[str, str], ...] = ()
     tls: bool = False
+    files: tuple[tuple[str, str], ...] = ()
 
     @property
     def options(self) -> dict[str, Any]:
         """Return the options of each connection to a server or a sentinel."""
-        return {**dict(self.credentials), **({"ssl": True} if self.tls else {})}
+        return {**dict(self.credentials), **({"ssl": True} if self.tls else {}), **dict(self.files)}
 
 
 def read_sentinel_url(url: str) -> SentinelUrl | None:
     """Return the parts of a URL with sentinels, or None if it is another URL. Raises `ValueError` if it has no host, no
-    name, or a port or database that is not a number. The error shows no part of the URL, which may contain a password.
+    name, an unknown parameter, or a port or database that is not a number. The error shows no part of the URL, which
+    may contain a password.
     """
     scheme, _, rest = url.partition("://")
     if scheme not in _SCHEMES:
         return None
+    rest, _, query = rest.partition("?")
     place, _, path = rest.partition("/")
     given, _, hosts = place.rpartition("@")
     user, _, password = given.partition(":")
@@ -59,13 +66,19 @@ def read_sentinel_url(url: str) -> SentinelUrl | None:
         found.append((parts.hostname, parts.port or _PORT))
     if database and not database.isdecimal():
         raise ValueError("the database is not a number; give redis+sentinel://host:26379/NAME/0")
+    tls, files = scheme == "rediss+sentinel", parse_qsl(query, keep_blank_values=True)
+    if any(not tls or key not in _FILES or not value for key, value in files):
+        raise ValueError(
+            f"a parameter is wrong; give only rediss+sentinel://…?{_FILES[0]}=FILE, {' or '.join(_FILES[1:])}"
+        )
     credentials = {"username": unquote(user), "password": unquote(password)}
     return SentinelUrl(
         tuple(found),
         unquote(name),
         int(database or 0),
         tuple((key, value) for key, value in credentials.items() if value),
-        tls=scheme == "rediss+sentinel",
+        tls=tls,
+        files=tuple(files),
     )
 
 
@@ -78,3 +91,11 @@ def celery_broker(url: str) -> tuple[str, dict[str, Any]]:
     user = f"{given}@" if given else ""
     broker = ";".join(f"sentinel://{user}{host}:{port}/{found.database}" for host, port in found.hosts)
     return broker, {"master_name": found.name, "sentinel_kwargs": found.options}
+
+
+def celery_tls(url: str) -> dict[str, Any] | None:
+    """Return the value of Celery's setting `broker_use_ssl`: the files of TLS, or None if the URL has no sentinels or
+    no TLS. With the URL of one server, Celery reads them from the URL.
+    """
+    found = read_sentinel_url(url)
+    return {"ssl_cert_reqs": "required", **dict(found.files)} if found and found.tls else None

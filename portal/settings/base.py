@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
 from portal.settings.security_headers import SIGMA, documentation_headers
-from serving.redis_url import celery_broker
+from serving.redis_url import celery_broker, celery_tls
 
 env.check()
 
@@ -273,13 +273,14 @@ SPECTACULAR_SETTINGS = {
 }
 
 CELERY_BROKER_URL, _BROKER_OPTIONS = celery_broker(BORG_REDIS_URL)
+CELERY_BROKER_USE_SSL = celery_tls(BORG_REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_keepalive": True, **_BROKER_OPTIONS}
 CELERY_TASK_DEFAULT_QUEUE = "borg"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
-CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_SCHEDULER = "serving.beat:StandbyScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 5
 CELERY_BEAT_SCHEDULE = {
     "notices-send": {"task": "quota.notices_send", "schedule": 5.0, "options": {"expires": 5.0}},

@@ -83,6 +83,14 @@ SETTINGS: dict[str, Setting] = {
     "BORG_PORTAL_URL": Setting(
         "http://127.0.0.1:8000", "URL of the portal for people and clients.", checks.url("https", "http", bare=True)
     ),
+    "BORG_WEB_HOST": Setting("127.0.0.1", "Address that a web process listens on.", checks.address),
+    "BORG_WEB_PORT": Setting("8000", "Port that a web process listens on.", checks.port),
+    "BORG_WEB_CERTIFICATE": Setting(
+        "", "File with the certificate of a web process that speaks TLS itself; empty: HTTP.", checks.file
+    ),
+    "BORG_WEB_KEY": Setting(
+        "", "File with the key of BORG_WEB_CERTIFICATE; empty: the key is in the same file.", checks.file
+    ),
     "BORG_HSTS_SECONDS": Setting(
         "31536000",
         "Seconds for which browsers use only TLS to reach an https BORG_PORTAL_URL (HSTS); 0: HSTS is off.",
@@ -218,6 +226,9 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+
+
 def complaints(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield one line for each setting that is not valid."""
     for name, setting in SETTINGS.items():
@@ -232,6 +243,9 @@ def complaints(environ: Mapping[str, str]) -> Iterator[str]:
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
     """If a setting is not valid, print one line per such setting and end the process."""
+    # The library of Prometheus writes files into the current folder if this variable is set but empty.
+    if os.environ.get(_METRICS) == "":
+        del os.environ[_METRICS]
     if lines := list(complaints(environ)):
         exit_with(*lines)
 

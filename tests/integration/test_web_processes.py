@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.integration import portal_server
+from tests.ports import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,3 +63,11 @@ def test_a_port_in_use_is_named() -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert f"--port={port} on 127.0.0.1 cannot be used: it is taken by process {os.getpid()} (" in done.stderr
+
+
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    env = {**os.environ, "BORG_WEB_CERTIFICATE": str(tmp_path / "missing.crt"), "BORG_WEB_PORT": str(free_port())}
+    command = [sys.executable, "-m", "portal.web"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert f"BORG_WEB_CERTIFICATE='{tmp_path}/missing.crt' cannot be used: " in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.settings.environment import SETTINGS, complaints
+from portal.settings.environment import SETTINGS, check, complaints
 
 ROOT = Path(__file__).parents[2]
 KEY = "k" * 60
@@ -101,6 +101,13 @@ def test_an_identity_provider_needs_the_rights_of_its_groups() -> None:
         assert line.startswith("BORG_OIDC_ROLES is empty")
         assert "such as borg-sres=sre, or leave BORG_OIDC_URL empty" in line
     assert complaints_of(**url, BORG_OIDC_ROLES="borg-sres=sre") == []
+
+
+def test_an_empty_folder_of_metrics_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an empty variable, the library of Prometheus would write into the folder in which a service runs."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
+    check({})
+    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ
 
 
 def test_defaults_and_usual_values_are_valid(tmp_path: Path) -> None:

@@ -5,12 +5,11 @@ Celery beat touches the file after it has stored the schedule, and each time it 
 
 from __future__ import annotations
 
-from django_celery_beat.schedulers import DatabaseScheduler
-
+from serving.beat import StandbyScheduler
 from portal.up.supervision.pulse import pulse
 
 
-class PulsingScheduler(DatabaseScheduler):  # type: ignore[misc]
+class PulsingScheduler(StandbyScheduler):
     """A scheduler for Celery beat that also touches the heartbeat file."""
 
     def setup_schedule(self) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,7 +31,24 @@ def _version() -> str:
     return digest.hexdigest()[:16]
 
 
-CACHE = Path(os.environ.get("NUMBA_CACHE_DIR") or _HERE / "__pycache__") / f"kernels-{_version()}"
+def _writable(cache: Path) -> Path:
+    """Return the folder of the cache. If this process cannot write there, return a copy of it below the user's home,
+    because Numba uses only folders that it can write. Without a copy, each service would compile for minutes.
+    """
+    place = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    if os.access(place, os.W_OK):
+        return cache
+    copy = Path.home() / ".cache" / "borg" / cache.name
+    if cache.exists() and not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=copy.parent) as made:
+            whole = shutil.copytree(cache, Path(made) / "copy")
+            with suppress(OSError):  # another process was faster
+                os.rename(whole, copy)
+    return copy
+
+
+CACHE = _writable(Path(os.environ.get("NUMBA_CACHE_DIR") or _HERE / "__pycache__") / f"kernels-{_version()}")
 numba.config.CACHE_DIR = str(CACHE)  # type: ignore[attr-defined]
 
 

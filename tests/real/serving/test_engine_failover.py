@@ -205,6 +205,16 @@ def test_a_url_with_sentinels_is_read() -> None:
     assert redis_url.read_sentinel_url("redis://one:6379/0") is None
 
 
+def test_a_url_with_sentinels_names_the_files_of_tls() -> None:
+    url = "rediss+sentinel://one/borg?ssl_ca_certs=/tls/ca.crt&ssl_certfile=/tls/a.crt&ssl_keyfile=/tls/a.key"
+    files = {"ssl_ca_certs": "/tls/ca.crt", "ssl_certfile": "/tls/a.crt", "ssl_keyfile": "/tls/a.key"}
+    found = redis_url.read_sentinel_url(url)
+    assert found is not None
+    assert found.options == {"ssl": True, **files}
+    assert redis_url.celery_tls(url) == {"ssl_cert_reqs": "required", **files}
+    assert redis_url.celery_tls("redis+sentinel://one/borg") is None
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
@@ -212,6 +222,8 @@ def test_a_url_with_sentinels_is_read() -> None:
         ("redis+sentinel://one:26379,:5/borg", "a host or its port is wrong"),
         ("redis+sentinel://one:26379,two:port/borg", "a host or its port is wrong"),
         ("redis+sentinel://one:26379/borg/x", "the database is not a number"),
+        ("redis+sentinel://one:26379/borg?ssl_ca_certs=/ca.crt", "a parameter is wrong"),
+        ("rediss+sentinel://one:26379/borg?ssl_verify=no", "a parameter is wrong"),
     ],
 )
 def test_a_wrong_url_with_sentinels_says_what_is_wrong(url: str, problem: str) -> None:
