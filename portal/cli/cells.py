@@ -151,7 +151,7 @@ def cell_delete(
         output.details(_losses(found), width=14, indent="")
     confirm = yes
     if dry_run or found["problems"]:
-        confirm = yes or name  # nothing is asked, because nothing can be deleted
+        confirm = yes or name  # nothing is asked, because nothing is deleted
     elif not yes:
         confirm = typer.prompt(f"To delete cell {name}, type its name", err=True)
     answer = session.client.delete(path, confirm=confirm, dry_run=dry_run)

@@ -92,7 +92,9 @@ class CellAdmin(ServiceAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         cell = self.get_object(request, object_id)
-        shown = passes.of_cell(cell) if cell is not None and self.has_view_permission(request, cell) else None
+        shown = None
+        if cell is not None and cell.deleted_at is None and self.has_view_permission(request, cell):
+            shown = passes.of_cell(cell)
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), "cell_passes": shown})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -288,8 +290,7 @@ def _losses(found: CellDeletion) -> list[tuple[str, str]]:
         (_("Machines"), ", ".join(f"{number} {state}" for state, number in found.machines.items())),
         (
             _("Sold quota from now on"),
-            _("%(grants)d grants, and %(orders)d orders without a grant")
-            % {"grants": held.grants, "orders": held.orders},
+            _("grants: %(grants)d, waiting orders: %(orders)d") % {"grants": held.grants, "orders": held.orders},
         ),
         (_("Tenants with quota, packages or jobs"), ", ".join(found.tenants) or _("none")),
         (_("Packages, which are deleted"), str(found.packages)),
@@ -297,7 +298,7 @@ def _losses(found: CellDeletion) -> list[tuple[str, str]]:
         (_("Names in DNS"), _("%(number)d in the zone %(zone)s") % {"number": found.dns_names, "zone": found.dns_zone}),
         (
             _("History, which SREs can still read"),
-            _("%(jobs)d ended jobs, %(files)d files of the archive (%(size)s)")
+            _("ended jobs: %(jobs)d, files of the archive: %(files)d (%(size)s)")
             % {"jobs": found.jobs_ended, "files": found.archive_files, "size": filesizeformat(found.archive_bytes)},
         ),
     ]

@@ -27,7 +27,7 @@ class HeldQuotaSerializer(serializers.Serializer[Any]):
     """
 
     grants = serializers.IntegerField(help_text="Grants whose grace period has not ended.")
-    orders = serializers.IntegerField(help_text="Orders without a grant that hold capacity and money.")
+    orders = serializers.IntegerField(help_text="Waiting orders: they hold capacity and money, and have no grant yet.")
     until = serializers.DateTimeField(allow_null=True)
     tenants = serializers.ListField(child=serializers.CharField())
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import structlog
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, F, Q, Sum
+from django.db.models import Count, Exists, F, OuterRef, Q, Sum
 
 from quota import records
 from quota.market.cell_end import HeldQuota, cell_end, cell_lock_sales, quota_held
@@ -87,38 +87,31 @@ def cell_deletion(*, principal: Principal, cell: Cell) -> CellDeletion:
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     _check_operated(cell)
-    live = Job.objects.filter(cell=cell).exclude(state=JobState.DEAD.value).order_by()
-    jobs = dict.fromkeys((JOB, ALLOC_SET), 0)
-    tasks = placed = 0
-    sums = live.values_list("kind").annotate(Count("id"), Sum("tasks_pending"), Sum("tasks_running"))
-    for kind, number, pending, running in sums:
-        jobs[kind] += number
-        tasks, placed = tasks + pending + running, placed + running
-    machines = dict.fromkeys([state.value for state in MachineStatus], 0)
-    of_state = Machine.objects.filter(cell=cell).exclude(state=REMOVED).order_by()
-    machines |= dict(of_state.values_list("state").annotate(Count("id")))
-    held = quota_held(cell.name)
+    found = _in_use(cell)
     packages = Package.objects.filter(cell=cell)
     files = ArchiveFile.objects.filter(cell=cell).exclude(state=ArchiveState.DELETED)
     stored = files.aggregate(files=Count("id"), bytes=Sum("bytes"))
     ended = Job.objects.filter(cell=cell, state=JobState.DEAD.value).count() + only_archived().filter(cell=cell).count()
-    owners = Tenant.objects.filter(Q(name__in=held.tenants) | Q(jobs__cell=cell) | Q(packages__cell=cell))
+    has_jobs, has_packages = (
+        Exists(model.objects.filter(cell=cell, tenant=OuterRef("pk"))) for model in (Job, Package)
+    )
+    owners = Tenant.objects.filter(Q(name__in=found.quota.tenants) | has_jobs | has_packages)
     return CellDeletion(
         cell=cell.name,
-        jobs=jobs[JOB],
-        alloc_sets=jobs[ALLOC_SET],
-        tasks=tasks,
-        machines=machines,
-        quota=held,
+        jobs=found.jobs[JOB],
+        alloc_sets=found.jobs[ALLOC_SET],
+        tasks=found.tasks,
+        machines=found.machines,
+        quota=found.quota,
         packages=packages.count(),
         capabilities=Capability.objects.filter(cell=cell.name).count(),
         dns_zone=f"{cell.name}.{settings.BORG_ZONE}",
-        dns_names=jobs[JOB] + placed + sum(machines.values()),
-        tenants=list(owners.order_by("name").values_list("name", flat=True).distinct()),
+        dns_names=found.jobs[JOB] + found.placed + sum(found.machines.values()),
+        tenants=list(owners.order_by("name").values_list("name", flat=True)),
         jobs_ended=ended,
         archive_files=stored["files"],
         archive_bytes=stored["bytes"] or 0,
-        problems=_problems(jobs, machines, held),
+        problems=found.problems,
     )
 
 
@@ -134,13 +127,13 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
     name = cell.name
     if confirm != name:
         raise invalid("confirm", f"{confirm[:63]!r} is not the name of the cell; give {name!r} to delete cell {name}")
+    _check_operated(cell)
     with records.write(principal) as record:
         cell_lock_sales(name)
         with journal.write(cell.id, principal) as entry:
-            found = cell_deletion(principal=principal, cell=cell)
-            if found.problems:
-                detail = f"cell {name} cannot be deleted: {'; '.join(found.problems.values())}"
-                raise Conflict("cell-in-use", detail, fields=found.problems)
+            if problems := _in_use(cell).problems:
+                detail = f"cell {name} cannot be deleted: {'; '.join(problems.values())}"
+                raise Conflict("cell-in-use", detail, fields=problems)
             removed = _remove_machines(entry)
             JoinToken.objects.filter(cell=cell).delete()
             entry.append(events.CellDeleted(cell=name))
@@ -167,22 +160,56 @@ def _check_operated(cell: Cell) -> None:
         raise Conflict("cell-deleted", f"cell {cell.name} is already deleted; give the name of another cell")
 
 
-def _problems(jobs: Mapping[str, int], machines: Mapping[str, int], held: HeldQuota) -> dict[str, str]:
-    """Return, by field, what is in the way of a deletion, and what to do."""
-    problems = {}
-    if live := sum(jobs.values()):
-        sets = f", of which {jobs[ALLOC_SET]} are alloc sets" if jobs[ALLOC_SET] else ""
-        problems["jobs"] = f"it has {live} live jobs{sets}; kill them, or move them to another cell"
-    if up := sum(number for state, number in machines.items() if state != MachineStatus.DOWN.value):
-        problems["machines"] = f"it has {up} machines that are up or draining; drain and remove them"
-    if held.grants or held.orders:
-        until = f"until {held.until:%Y-%m-%d %H:%M} UTC" if held.until is not None else "without an end"
-        named = ", ".join(held.tenants[:_NAMED]) + (" and others" if len(held.tenants) > _NAMED else "")
-        problems["quota"] = (
-            f"tenants ({named}) hold {held.grants} grants and {held.orders} orders of its quota {until}; cancel the"
-            " orders, which refunds them, and end the grants"
-        )
-    return problems
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InUse:
+    """What is in use in a cell: the number of live `jobs` by kind and of their `tasks`, of which `placed` are on
+    machines, of `machines` by state, and the `quota` that tenants hold.
+    """
+
+    jobs: Mapping[str, int]
+    tasks: int
+    placed: int
+    machines: Mapping[str, int]
+    quota: HeldQuota
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return, by field, what is in the way of a deletion, and what to do."""
+        problems, held = {}, self.quota
+        if live := sum(self.jobs.values()):
+            sets = f", of which {_counted(self.jobs[ALLOC_SET], 'alloc set')}" if self.jobs[ALLOC_SET] else ""
+            problems["jobs"] = f"the cell has {_counted(live, 'live job')}{sets}; kill all jobs first"
+        if up := sum(number for state, number in self.machines.items() if state != MachineStatus.DOWN.value):
+            problems["machines"] = (
+                f"the cell has {_counted(up, 'machine')} in state up or draining; drain and remove all machines first"
+            )
+        if held.grants or held.orders:
+            until = f"until {held.until:%Y-%m-%d %H:%M} UTC" if held.until is not None else "without an end"
+            named = ", ".join(held.tenants[:_NAMED]) + (" and others" if len(held.tenants) > _NAMED else "")
+            sold = f"{_counted(held.grants, 'grant')} and {_counted(held.orders, 'waiting order')} {until}, of {named}"
+            problems["quota"] = (
+                f"the cell has sold quota ({sold}); cancel the orders, which refunds them, and end other grants first"
+            )
+        return problems
+
+
+def _in_use(cell: Cell) -> _InUse:
+    live = Job.objects.filter(cell=cell).exclude(state=JobState.DEAD.value).order_by()
+    jobs = dict.fromkeys((JOB, ALLOC_SET), 0)
+    tasks = placed = 0
+    for kind, number, pending, running in live.values_list("kind").annotate(
+        Count("id"), Sum("tasks_pending"), Sum("tasks_running")
+    ):
+        jobs[kind] += number
+        tasks, placed = tasks + pending + running, placed + running
+    machines = dict.fromkeys([state.value for state in MachineStatus], 0)
+    of_state = Machine.objects.filter(cell=cell).exclude(state=REMOVED).order_by()
+    machines |= dict(of_state.values_list("state").annotate(Count("id")))
+    return _InUse(jobs=jobs, tasks=tasks, placed=placed, machines=machines, quota=quota_held(cell.name))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _remove_machines(entry: JournalEntry) -> int:

@@ -92,11 +92,11 @@ def test_live_jobs_machines_and_sold_quota_are_each_in_the_way(cell, machine, an
     assert (answer.status_code, answer.json()["code"]) == (409, "cell-in-use")
     assert answer.json()["fields"] == preview["problems"]
     assert preview["problems"] == {
-        "jobs": "it has 1 live jobs; kill them, or move them to another cell",
-        "machines": "it has 1 machines that are up or draining; drain and remove them",
+        "jobs": "the cell has 1 live job; kill all jobs first",
+        "machines": "the cell has 1 machine in state up or draining; drain and remove all machines first",
         "quota": (
-            "tenants (ubar) hold 2 grants and 0 orders of its quota without an end; cancel the orders, which refunds"
-            " them, and end the grants"
+            "the cell has sold quota (2 grants and 0 waiting orders without an end, of ubar); cancel the orders, which"
+            " refunds them, and end other grants first"
         ),
     }
     jobs.job_kill(principal=SRE, job=Job.objects.get())
@@ -115,7 +115,7 @@ def test_an_order_that_begins_later_is_in_the_way_until_it_is_cancelled() -> Non
         order = market_rows.place(tenant, begin=2)
         problems = cell_deletion(principal=SRE, cell=cell).problems
         assert list(problems) == ["quota"]
-        assert "0 grants and 1 orders of its quota until 2027-01-16 00:00 UTC" in problems["quota"]
+        assert "0 grants and 1 waiting order until 2027-01-16 00:00 UTC, of ubar" in problems["quota"]
         orders.order_cancel(principal=SRE, order=order, reason="the cell ends")
         cell_delete(principal=SRE, cell=cell, confirm=cell.name)
         with pytest.raises(NotFound, match="cell"):
@@ -283,7 +283,7 @@ def test_borgctl_deletes_a_cell(cell, shared_portal, tmp_path) -> None:
     refused, document = cli.run("cell", "delete", "cc"), cli.run("cell", "delete", "cc", "--yes", "cc", "--json")
     assert refused.returncode == document.returncode == 1
     assert "machines      1 up, 0 draining, 0 down" in refused.stdout
-    assert "it has 1 machines that are up or draining; drain and remove them" in refused.stderr
+    assert "the cell has 1 machine in state up or draining" in refused.stderr
     rows.machine_down(Machine.objects.get())
     assert "type its name" in cli.run("cell", "delete", "cc", given="dd\n").stderr
     assert fresh(cell).deleted_at is None
@@ -297,16 +297,18 @@ def test_the_console_deletes_a_cell_after_a_preview() -> None:
     here = portal_world.make()
     sre, path = portal_world.signed_in("sre"), f"/admin/scheduling/cell/{here.cell.pk}/delete-cell/"
     blocked = sre.get(path).text
-    assert "it has 1 live jobs" in blocked
+    assert "the cell has 1 live job" in blocked
     assert 'name="confirm"' not in blocked
     assert "cannot be deleted" in sre.post(path, {"confirm": "cc"}).text
     emptied(here.cell)
     shown = sre.get(path)
-    assert "1 ended jobs" in shown.text
+    assert "ended jobs: 1" in shown.text
     assert "is not the name of the cell" in sre.post(path, {"confirm": "dd"}).text
     assert portal_world.signed_in("owner").post(path, {"confirm": "cc"}).status_code in (302, 403)
     assert fresh(here.cell).deleted_at is None
     assert sre.post(path, {"confirm": "cc"}).status_code == 302
     assert f"cc.deleted-{here.cell.pk}" in sre.get("/admin/scheduling/cell/").text
     assert sre.get(path).status_code == 302, "it is already deleted"
+    assert "No process runs this scheduler" not in sre.get(path.replace("delete-cell", "change")).text
+    assert "when its name was cc" in sre.get(f"/cells/cc.deleted-{here.cell.pk}/").text
     assert Event.objects.latest("revision", "seq").kind == "cell.deleted"
