@@ -76,10 +76,13 @@ def capacity_samples() -> None:
 
 @shared_task(name="scheduling.metering", ignore_result=True)
 def metering_run() -> None:
-    """Take a sample of the reservations of every cell, and report the usage of each past hour to `quota`."""
+    """Take a sample of the reservations of every cell, and report the usage of each past hour to `quota`. The last
+    hours of a deleted cell are reported after its deletion.
+    """
     now = timezone.now()
-    for cell in Cell.operated.order_by("id"):
-        metering.look(cell, now=now)
+    for cell in Cell.with_history.order_by("id"):
+        if cell.deleted_at is None:
+            metering.look(cell, now=now)
         for hour in metering.meter_due(cell, now=now, keep_hours=settings.BORG_USAGE_KEEP_HOURS, meter=meter):
             log.info("hour metered", cell=cell.name, hour=hour.isoformat())
     metering.forget_old(now=now)
@@ -107,7 +110,7 @@ def failing_jobs() -> None:
 def statistics() -> None:
     """Add the new events of every cell to its statistics of evictions, starts and delays."""
     now = timezone.now()
-    for cell in Cell.operated.order_by("id"):
+    for cell in Cell.with_history.order_by("id"):
         reader.statistics_read(cell, now=now)
 
 
@@ -137,9 +140,9 @@ def journal_partitions() -> None:
 def checkpoints_run() -> None:
     """Save a checkpoint of each cell whose newest one is too old, and delete old checkpoints."""
     now = timezone.now()
-    for cell in Cell.operated.order_by("id"):
+    for cell in Cell.with_history.order_by("id"):
         try:
-            if saving.due(cell, now=now):
+            if cell.deleted_at is None and saving.due(cell, now=now):
                 checkpoint_save(cell.name)
             if dropped := saving.checkpoints_drop_old(cell, now=now):
                 log.info("old checkpoints deleted", cell=cell.name, files=dropped)
@@ -174,7 +177,7 @@ def sessions_clear() -> None:
 
 @shared_task(name="scheduling.packages_sweep", ignore_result=True)
 def packages_sweep() -> None:
-    for cell in Cell.operated.order_by("id"):
+    for cell in sweep.cells_to_sweep(now=timezone.now()):
         try:
             gone = sweep.packages_sweep(cell)
         except StoreAway as error:

@@ -7,6 +7,7 @@ from django.urls import include, path
 from scheduling.api import (
     brakes,
     causes,
+    cell_deletion,
     cells,
     checkpoints,
     drains,
@@ -39,6 +40,7 @@ _job = [
 ]
 _cell = [
     path("", cells.CellDetailView.as_view(), name="cell"),
+    path("deletion/", cell_deletion.CellDeletionView.as_view(), name="cell-deletion"),
     path("settings/", cells.CellSettingsView.as_view(), name="cell-settings"),
     path("events/", cells.CellEventsView.as_view(), name="cell-events"),
     path("events/<str:place>/", causes.EventView.as_view(), name="cell-event"),

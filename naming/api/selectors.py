@@ -234,7 +234,8 @@ def names_stamp() -> str:
     newest = query(
         "SELECT c.id, c.history_ordinal, e.revision FROM scheduling_cell c LEFT JOIN LATERAL ("
         "  SELECT revision FROM scheduling_event WHERE cell_id = c.id AND kind = ANY(%s)"
-        "  ORDER BY revision DESC LIMIT 1) AS e ON true WHERE c.study_of IS NULL ORDER BY c.id",
+        "  ORDER BY revision DESC LIMIT 1) AS e ON true"
+        " WHERE c.study_of IS NULL AND c.deleted_at IS NULL ORDER BY c.id",
         [list(NAMING_KINDS)],
     )
     return json.dumps(newest)

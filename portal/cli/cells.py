@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from portal.cli.paths import part
 from portal.cli.quota import Sizes
 
 app = Commands()
-cell = Commands(help="One cell: create, settings, set.")
+cell = Commands(help="One cell: create, settings, set, delete.")
 machine = Commands(help="One machine: show, drain, undrain, grow, rotate, revoke, join-token.")
 
 Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
@@ -50,8 +50,22 @@ class ExplainedAction(MachineAction):
 
 
 @app.command()
-def cells(session: Context) -> None:
+def cells(
+    session: Context,
+    deleted: Annotated[bool, typer.Option("--deleted", help="List the deleted cells instead. For SREs.")] = False,
+) -> None:
     """List all cells."""
+    if deleted:
+        return session.table(
+            session.client.pages("/api/v1/cells/", deleted=True),
+            {
+                "CELL": "deleted_name",
+                "READ AS": "name",
+                "DELETED": lambda row: output.when(row["deleted_at"]),
+                "REVISION": "revision",
+            },
+            empty="No deleted cells.",
+        )
     return session.table(
         session.client.pages("/api/v1/cells/"),
         {"CELL": "name", "CLUSTER": "cluster", "SITE": "site", "REVISION": "revision"},
@@ -114,6 +128,57 @@ def cell_set(
     in_force = answer["in_force"]
     shown = ", ".join(f"{name}={json.dumps(in_force[name])}" for name in _settings(settings))
     return session.say(answer, f"The settings {'would be' if dry_run else 'are'} now {shown}.")
+
+
+@cell.command("delete")
+def cell_delete(
+    session: Context,
+    name: Annotated[str, typer.Argument(help="Name of the cell.")],
+    yes: Annotated[
+        str, typer.Option("--yes", metavar="NAME", help="Do not ask. Give the name of the cell again.")
+    ] = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Delete a cell that has no live jobs, no machines that are up, and no sold quota. For SREs.
+
+    The command shows what would be lost, and asks for the name of the cell. SREs can still read the history.
+
+    Example: borgctl cell delete prod
+    """
+    path = session.cell_path(name)
+    found = session.client.get(f"{path}deletion/")
+    if not session.json:
+        output.details(_losses(found), width=14, indent="")
+    confirm = yes
+    if dry_run or found["problems"]:
+        confirm = yes or name  # nothing is asked, because nothing is deleted
+    elif not yes:
+        confirm = typer.prompt(f"To delete cell {name}, type its name", err=True)
+    answer = session.client.delete(path, confirm=confirm, dry_run=dry_run)
+    text = f"Cell {name} {would_be(dry_run)} deleted."
+    if not dry_run:
+        text += f" Read its history with `--cell {answer['name']}`. Stop its master with"
+        text += f" `systemctl disable --now borg-master@{name}`."
+    return session.say(answer, text)
+
+
+def _losses(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what the deletion of a cell would end, as pairs of a name and a text."""
+    held, machines = found["quota"], found["machines"]
+    yield "cell", found["cell"]
+    yield "live jobs", f"{found['jobs']}, and {output.number(found['alloc_sets'], 'alloc set')}"
+    yield "live tasks", str(found["tasks"])
+    yield "machines", ", ".join(f"{number} {state}" for state, number in machines.items())
+    yield "sold quota", f"{output.number(held['grants'], 'grant')}, {output.number(held['orders'], 'waiting order')}"
+    yield "tenants", ", ".join(found["tenants"]) or "none"
+    yield "packages", str(found["packages"])
+    yield "capabilities", str(found["capabilities"])
+    yield "DNS names", f"{found['dns_names']} in {found['dns_zone']}"
+    size = output.quantity("ram", found["archive_bytes"])
+    yield (
+        "history",
+        f"{output.number(found['jobs_ended'], 'ended job')}, {found['archive_files']} archived files ({size})",
+    )
 
 
 def _settings(given: Sequence[str]) -> dict[str, Any]:

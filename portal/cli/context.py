@@ -29,6 +29,8 @@ Confirm = Annotated[int | None, typer.Option(min=0, help="Confirm that the comma
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job: cell/tenant/job, tenant/job or job.")]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+# The name that a cell gets when it is deleted. No DNS label has a dot.
+_DELETED_CELL = re.compile(r"[a-z][-a-z0-9]{0,62}\.deleted-[0-9]{1,19}")
 _INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
 Column = str | Callable[[Any], Any]
 NamedColumn = tuple[str, Column]
@@ -88,7 +90,7 @@ class Context:
         cell = given or self.profile.cell
         if not cell:
             raise CommandFailed("no-cell", "no cell is given: use --cell, or set `cell` in the profile.", status=2)
-        return label(cell, "cell")
+        return cell if _DELETED_CELL.fullmatch(cell) else label(cell, "cell")
 
     def tenant(self, given: str | None = None) -> str:
         """Return the tenant `given`, or the profile's tenant if `given` is None. Raises `CommandFailed` if the profile

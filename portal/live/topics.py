@@ -194,6 +194,7 @@ class Behind:
 # Events that do not change the row of a machine.
 _NOT_OF_MACHINES = frozenset(
     {
+        "cell.deleted",
         "cell.copied",
         "cell.restored",
         "cell.lease",

@@ -28,18 +28,24 @@ M = TypeVar("M", bound=Model)
 
 
 def may_study(principal: Principal) -> bool:
-    """Return whether the principal may see study cells (copies of cells at one moment). Only SREs may, because such a
-    copy contains jobs of all tenants.
+    """Return whether the principal may see study cells (copies of cells at one moment) and deleted cells. Only SREs
+    may, because such a cell contains jobs of all tenants.
     """
     return principal.sre and principal.tenant is None
 
 
 def cells_visible(principal: Principal) -> QuerySet[Cell]:
-    """Return the cells that the principal may see, in the order of their ids."""
-    rows = (Cell.objects if may_study(principal) else Cell.operated).order_by("id")
+    """Return the cells that the principal may see, in the order of their ids. Deleted cells are left out."""
+    rows = (Cell.objects if may_study(principal) else Cell.operated).filter(deleted_at=None).order_by("id")
     if principal.cell is not None:
         rows = rows.filter(name=principal.cell)
     return rows if may(principal, Action.CELL_VIEW) else rows.none()
+
+
+def cells_deleted(principal: Principal) -> QuerySet[Cell]:
+    """Return the deleted cells, in the order of their ids. Raises `Forbidden` unless the principal is an SRE."""
+    require(principal, Action.CELL_ADMIN)
+    return Cell.objects.exclude(deleted_at=None).order_by("id")
 
 
 def cell_named(principal: Principal, name: str) -> Cell:
@@ -48,7 +54,7 @@ def cell_named(principal: Principal, name: str) -> Cell:
     """
     if may(principal, Action.CELL_VIEW) and principal.cell in (None, name):
         for cell in read_models(Cell, "SELECT {columns} FROM scheduling_cell AS t WHERE name = %s", [name]):
-            if cell.study_of is None or may_study(principal):
+            if (cell.study_of is None and cell.deleted_at is None) or may_study(principal):
                 return cell
     raise NotFound("cell", name, known=list(cells_visible(principal).values_list("name", flat=True)[:10]))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from django.contrib import messages
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.template.defaultfilters import filesizeformat
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -26,6 +28,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import CPU, DISK, NAMES, RAM, describe
 from scheduling.admin import passes
 from scheduling.cells.cells import cell_create, cell_resource_add, cell_set
+from scheduling.cells.deletion import CellDeletion, cell_delete, cell_deletion
 from scheduling.machines.joining import join_token_issue
 from scheduling.master.utilisation import figures_of
 from scheduling.models import Cell
@@ -58,8 +61,16 @@ class ResourceForm(forms.Form):
     )
 
 
+class DeletionForm(forms.Form):
+    confirm = forms.CharField(
+        label=gettext_lazy("Name of the cell, to confirm"),
+        max_length=63,
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+    )
+
+
 class CellAdmin(ServiceAdmin):
-    list_display = ["name", "cluster", "site", "revision", "created_at"]
+    list_display = ["name", "cluster", "site", "revision", "created_at", "deleted_at"]
     search_fields = ["name", "cluster", "site"]
     readonly_fields = (
         "revision",
@@ -68,19 +79,22 @@ class CellAdmin(ServiceAdmin):
         "extra_resources",
         "study_of",
         "created_at",
+        "deleted_at",
         "in_force",
         "leases_shown",
         "utilisation_shown",
     )
     fields_fixed = ("name", "cluster", "site")
-    actions_detail = ["join_token", "add_resource"]
+    actions_detail = ["join_token", "add_resource", "delete_cell"]
     change_form_outer_after_template = "console/cell_passes.html"
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         cell = self.get_object(request, object_id)
-        shown = passes.of_cell(cell) if cell is not None and self.has_view_permission(request, cell) else None
+        shown = None
+        if cell is not None and cell.deleted_at is None and self.has_view_permission(request, cell):
+            shown = passes.of_cell(cell)
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), "cell_passes": shown})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -95,6 +109,7 @@ class CellAdmin(ServiceAdmin):
             "extra_resources",
             "study_of",
             "created_at",
+            "deleted_at",
             "leases_shown",
         ]
         return [
@@ -180,6 +195,30 @@ class CellAdmin(ServiceAdmin):
         title = _("Add a named resource to cell %s")
         return self._form_page(request, object_id, ResourceForm, title, "console/add_resource.html", add)
 
+    @action(description=gettext_lazy("Delete this cell"), url_path="delete-cell", icon="delete")
+    def delete_cell(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show what the deletion of the cell would end, and a form in which the user types the cell's name. Then delete
+        the cell.
+        """
+
+        def delete(cell: Cell, given: dict[str, Any]) -> HttpResponse:
+            name = cell.name
+            cell_delete(principal=principal_of(request), cell=cell, confirm=given["confirm"])
+            detail = _("Cell %(cell)s was deleted. Its history is readable as %(name)s.")
+            messages.success(request, detail % {"cell": name, "name": cell.name})
+            return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_changelist"))
+
+        cell, found = self.get_object(request, object_id), None
+        if cell is not None and self.has_change_permission(request):
+            try:
+                found = cell_deletion(principal=principal_of(request), cell=cell)
+            except Rejected as refusal:
+                messages.error(request, refusal.detail)
+                return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_change", args=[object_id]))
+        shown = {"losses": _losses(found), "in_the_way": list(found.problems.values())} if found else {}
+        title = _("Delete cell %s")
+        return self._form_page(request, object_id, DeletionForm, title, "console/delete_cell.html", delete, shown)
+
     def _form_page(
         self,
         request: HttpRequest,
@@ -188,9 +227,11 @@ class CellAdmin(ServiceAdmin):
         title: str,
         template: str,
         act: Callable[[Cell, dict[str, Any]], HttpResponse | str],
+        shown: Mapping[str, Any] = MappingProxyType({}),
     ) -> HttpResponse:
         """Show a form about a cell. When the user sends valid input, call `act(cell, given)`. `act` returns a response,
         or the text of a token, which the page then shows. If `act` raises `Rejected`, the page shows the problem.
+        `shown`: further values for the template.
         """
         cell = self.get_object(request, object_id)
         if cell is None or not self.has_change_permission(request):
@@ -213,6 +254,7 @@ class CellAdmin(ServiceAdmin):
             "token": result,
             "problem": problem,
             "opts": self.opts,
+            **shown,
         }
         return TemplateResponse(request, template, context, headers={"Cache-Control": "no-store"})
 
@@ -236,3 +278,27 @@ class JoinTokenAdmin(FactsAdmin):
 
 def _lines(pairs: Any) -> SafeString:
     return format_html("<dl>{}</dl>", format_html_join("", "<div><dt>{}: <b>{}</b></dt></div>", pairs))
+
+
+def _losses(found: CellDeletion) -> list[tuple[str, str]]:
+    """Return what the deletion of a cell would end, as pairs of a label and a text."""
+    held = found.quota
+    return [
+        (_("Live jobs"), str(found.jobs)),
+        (_("Live alloc sets"), str(found.alloc_sets)),
+        (_("Live tasks"), str(found.tasks)),
+        (_("Machines"), ", ".join(f"{number} {state}" for state, number in found.machines.items())),
+        (
+            _("Sold quota from now on"),
+            _("grants: %(grants)d, waiting orders: %(orders)d") % {"grants": held.grants, "orders": held.orders},
+        ),
+        (_("Tenants with quota, packages or jobs"), ", ".join(found.tenants) or _("none")),
+        (_("Packages, which are deleted"), str(found.packages)),
+        (_("Capabilities for this cell, which end"), str(found.capabilities)),
+        (_("Names in DNS"), _("%(number)d in the zone %(zone)s") % {"number": found.dns_names, "zone": found.dns_zone}),
+        (
+            _("History, which SREs can still read"),
+            _("ended jobs: %(jobs)d, files of the archive: %(files)d (%(size)s)")
+            % {"jobs": found.jobs_ended, "files": found.archive_files, "size": filesizeformat(found.archive_bytes)},
+        ),
+    ]

@@ -26,7 +26,7 @@ from scheduling.history.archive.reading import ArchivedEvents
 from scheduling.history.archive.recall import recall
 from scheduling.models import Cell, Event, Job
 
-__all__ = ["BodyParser", "CellView", "EventPaging", "valid", "whole"]
+__all__ = ["BodyParser", "CellView", "EventPaging", "flag", "valid", "whole"]
 
 
 class BodyParser(BaseParser):
@@ -121,6 +121,14 @@ def whole(request: Request, name: str, default: int, *, low: int, high: int) -> 
     if not low <= number <= high:
         raise invalid(name, f"the value {given[:50]!r} is not accepted; give an integer from {low} to {high}")
     return number
+
+
+def flag(request: Request, name: str) -> bool:
+    """Return whether the query parameter `name` is true. Raises `Rejected` if it is neither true nor false."""
+    given = request.query_params.get(name, "").lower()
+    if given not in ("1", "true", "0", "false", ""):
+        raise invalid(name, f"the value {given[:20]!r} is not accepted; give true or false")
+    return given in ("1", "true")
 
 
 def _decode_cursor(cursor: str) -> tuple[int, int]:

@@ -31,7 +31,10 @@ class CellSerializer(ReadSerializer):
 
     class Meta:
         model = Cell
-        fields = ["name", "cluster", "site", "revision", "history_id", "extra_resources", "study_of", "created_at"]
+        fields = [
+            *("name", "cluster", "site", "revision", "history_id", "extra_resources", "study_of", "created_at"),
+            *("deleted_at", "deleted_name"),
+        ]
         read_only_fields = fields
 
 

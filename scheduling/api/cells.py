@@ -17,7 +17,8 @@ from quota.dry_run import dry_run
 from quota.paging import IdPaging
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.access import selectors
-from scheduling.api.base import CellView, EventPaging, valid
+from scheduling.api.base import CellView, EventPaging, flag, valid
+from scheduling.api.cell_deletion import CONFIRM, DELETED
 from scheduling.api.cell_serializers import (
     CellChangesSerializer,
     CellDetailSerializer,
@@ -33,6 +34,7 @@ from scheduling.api.cell_serializers import (
 )
 from scheduling.api.task_serializers import EventSerializer
 from scheduling.cells.cells import cell_change, cell_create
+from scheduling.cells.deletion import cell_delete
 from scheduling.history.archive.reading import ArchivedEvents, archived_events_of_cell
 from scheduling.machines.credentials import machine_revoke, machine_rotate
 from scheduling.machines.joining import join_token_issue
@@ -46,10 +48,12 @@ STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Return only ite
 class CellsView(CellView):
     pagination_class = IdPaging
 
-    @extend_schema(operation_id="cells_list", responses=CellSerializer(many=True))
+    @extend_schema(operation_id="cells_list", parameters=[DELETED], responses=CellSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List the cells that you may see."""
-        return self.page(selectors.cells_visible(self.principal), CellSerializer)
+        deleted = flag(request, "deleted")
+        rows = selectors.cells_deleted(self.principal) if deleted else selectors.cells_visible(self.principal)
+        return self.page(rows, CellSerializer)
 
     @extend_schema(operation_id="cells_create", request=NewCellSerializer, responses={201: CellSerializer})
     def post(self, request: Request) -> Response:
@@ -65,6 +69,15 @@ class CellDetailView(CellView):
         found = self.cell(cell)
         found.counts = selectors.cell_counts(self.principal, found)  # type: ignore[attr-defined]
         return Response(CellDetailSerializer(found).data)
+
+    @extend_schema(operation_id="cells_delete", parameters=[CONFIRM], responses=CellSerializer)
+    def delete(self, request: Request, cell: str) -> Response:
+        """Delete a cell that has no live jobs, no machines that are up, and no sold quota. Only for SREs, who can read
+        the history under the name in the answer. `GET cells/{cell}/deletion/` shows what would be lost.
+        """
+        confirm = request.query_params.get("confirm", "")
+        done = cell_delete(principal=self.principal, cell=self.cell(cell), confirm=confirm)
+        return Response(CellSerializer(done).data)
 
 
 class CellSettingsView(CellView):

@@ -32,10 +32,14 @@ _RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 def cell_create(
     *, principal: Principal, name: str, cluster: str = "", site: str = "", settings: dict[str, Any] | None = None
 ) -> Cell:
-    """Create an empty cell. Raises `Rejected` if a value is not valid, and `Conflict` if the name is in use."""
+    """Create an empty cell. A deleted cell may have had the name; the new cell shares nothing with its history. Raises
+    `Rejected` if a value is not valid, and `Conflict` if the name is in use.
+    """
     require(principal, Action.CELL_ADMIN)
     loaded = cell_settings.accept(settings or {})
     cell = Cell(name=name, cluster=cluster, site=site, settings=settings or {})
+    if Cell.objects.filter(deleted_name=name).exists():
+        cell.own_folder = f"{name}.{cell.history_id.hex[:8]}"
     with transaction.atomic():
         check_new(cell)
         cell.save()
@@ -60,6 +64,9 @@ def check_new(cell: Cell) -> None:
         raise invalid("name", f"the name {name!r} is reserved for the DNS zone; choose another name", "reserved-name")
     if Cell.objects.filter(name=name).exists():
         raise Conflict("cell-exists", f"cell {name} already exists; choose another name", fields={"name": "taken"})
+    if not cell.own_folder and Cell.objects.filter(deleted_name=name).exists():
+        detail = f"a deleted cell had the name {name}, and its files still use this name; choose another name"
+        raise Conflict("cell-exists", detail, fields={"name": "used by a deleted cell"})
 
 
 def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> Cell:

@@ -140,7 +140,7 @@ def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
 
     Locks the cell's row until the end of the outermost transaction. Lock rows of other tables only after this, in the
     order of their ids. A block that appends no event is rolled back. Readers are woken when the outermost transaction
-    has committed. Raises `Conflict` for a study cell (a copy, which nobody can change).
+    has committed. Raises `Conflict` for a study cell (a copy, which nobody can change), and for a deleted cell.
     """
     try:
         with transaction.atomic():
@@ -158,12 +158,18 @@ def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
 def _begin(cell_id: int, principal: Principal) -> JournalEntry:
     rows = query(
         "UPDATE scheduling_cell SET revision = revision + 1 WHERE id = %s"
-        " RETURNING revision, clock_timestamp(), name, study_of IS NOT NULL",
+        " RETURNING revision, clock_timestamp(), name, study_of IS NOT NULL, deleted_at",
         [cell_id],
     )
     if not rows:
         raise LookupError(f"there is no cell with id {cell_id}; it may have been deleted")
-    revision, time, name, is_study = rows[0]
+    revision, time, name, is_study, deleted_at = rows[0]
+    if deleted_at is not None:
+        detail = (
+            f"cell {name} was deleted on {deleted_at.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC, and nobody can change it;"
+            " make the change in another cell"
+        )
+        raise Conflict("cell-deleted", detail)
     if is_study:
         detail = (
             f"cell {name} is a study cell, which nobody can change; make the change in another cell, or simulate it"
@@ -222,11 +228,12 @@ def newest(cell_id: int) -> int:
 
 def ensure_partitions(*, ahead: int = 2) -> int:
     """Create the missing partitions of the journal for the next `ahead` x `PARTITION` revisions of each cell. Study
-    cells (copies, which nobody can change) need none. Return how many partitions were created. Writers are not blocked.
+    cells (copies, which nobody can change) and deleted cells need none. Return how many partitions were created.
+    Writers are not blocked.
     """
     rows = query(
         "SELECT count(*) FILTER (WHERE scheduling_event_partition_make(id, revision + part * %s))"
-        " FROM scheduling_cell, generate_series(0, %s) AS part WHERE study_of IS NULL",
+        " FROM scheduling_cell, generate_series(0, %s) AS part WHERE study_of IS NULL AND deleted_at IS NULL",
         [PARTITION, ahead],
     )
     return int(rows[0][0])

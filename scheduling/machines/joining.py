@@ -36,12 +36,14 @@ _MAX_TTL_S = 30 * 86_400
 
 def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: float = 3600) -> str:
     """Return a new token with which `uses` machines can join within `ttl_s` seconds. The cell stores only a hash of
-    it.
+    it. Raises `Rejected` if a value is not valid, and `Conflict` if the cell was deleted.
 
     The token is `borg1.<key>.<secret>.<fingerprint of the authority>`. A machine recognises its cell by the
     fingerprint.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
+    if cell.deleted_at is not None:
+        raise Conflict("cell-deleted", f"cell {cell.name} was deleted, and no machine can join it; name another cell")
     problems = {}
     if not 1 <= uses <= 1_000_000:
         problems["uses"] = f"{uses} is out of range; give 1 to 1000000"

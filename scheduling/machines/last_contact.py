@@ -155,6 +155,14 @@ def forget(cell_id: int, machine_ids: Iterable[int]) -> None:
         log.warning("cannot delete the contacts of machines", machines=len(names), error=str(error))
 
 
+def forget_cell(cell_id: int) -> None:
+    """Delete what Redis stores about the machines and the shards of a cell. Do nothing if Redis cannot be reached."""
+    try:
+        wakeups.client().delete(*(key(kind, cell_id) for kind in ("contact", "holder", "shards", "overloaded")))
+    except redis.RedisError as error:
+        log.warning("cannot delete the contacts of a deleted cell", cell_id=cell_id, error=str(error))
+
+
 def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = LIVE_S) -> set[int]:
     """Return the ids of those machines that reported in the last `seconds` seconds. Return an empty set if Redis
     cannot be reached.

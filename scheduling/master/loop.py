@@ -96,7 +96,7 @@ class Master:
     lease_ttl_s: float = lease.TTL_S
     alive: Callable[[], None] = lambda: None
     state: CellState | None = None
-    wanted: bool = True  # by the cell's settings, as last read
+    wanted: bool = True  # by the cell's settings, as last read; false if the cell was deleted
     _name: str = ""
     _policy: Policy | None = None
     _settings: cell_settings.CellSettings = field(default_factory=cell_settings.CellSettings)
@@ -280,7 +280,7 @@ class Master:
 
     def _retire(self) -> None:
         """Release the lease and discard the state in memory. Called when the cell's settings no longer list this
-        scheduler.
+        scheduler, or the cell was deleted.
         """
         lease.release(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
         standbys.forget(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
@@ -399,9 +399,9 @@ class Master:
             self._hurried = time.monotonic() + _FEWER_FOR_S
 
     def _read_settings(self) -> None:
-        cell = Cell.objects.only("name", "settings", "extra_resources").get(pk=self.cell_id)
+        cell = Cell.objects.only("name", "settings", "extra_resources", "deleted_at").get(pk=self.cell_id)
         self._name, self._settings = cell.name, cell_settings.load(cell.settings)
-        self.wanted = self.scheduler in schedulers.wanted(self._settings)
+        self.wanted = cell.deleted_at is None and self.scheduler in schedulers.wanted(self._settings)
         self._policy = Policy(
             bands=tuple(admission.bands()),
             scorer=self._settings.scorer,

@@ -13,11 +13,18 @@ from quota.models.fields import DnsLabelField
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
 
 
-class OperatedCells(models.Manager["Cell"]):
-    """The cells with machines that run tasks: all cells except study cells."""
+class CellsWithHistory(models.Manager["Cell"]):
+    """The cells whose history is archived and metered: all cells except study cells. Deleted cells are among them."""
 
     def get_queryset(self) -> models.QuerySet[Cell]:
         return super().get_queryset().filter(study_of__isnull=True)
+
+
+class OperatedCells(models.Manager["Cell"]):
+    """The cells with machines that run tasks: all cells except study cells and deleted cells."""
+
+    def get_queryset(self) -> models.QuerySet[Cell]:
+        return super().get_queryset().filter(study_of__isnull=True, deleted_at__isnull=True)
 
 
 class Cell(models.Model):
@@ -32,6 +39,10 @@ class Cell(models.Model):
     `history_ordinal` is higher. If Borglets then run tasks that this database does not contain, these tasks are
     quarantined and not killed. `earlier_histories`: the ids of histories that ended when the cell was restored in
     place. Their journal and checkpoints continue in the present history.
+
+    `deleted_at`: None, or when an SRE deleted the cell (`scheduling.cells.deletion`). The row of a deleted cell stays,
+    so that its history can be read, under another `name`. `deleted_name`: the name that it had before, else empty.
+    `own_folder`: the folder of the cell's files, if a deleted cell of the same name has files too, else empty.
     """
 
     name = DnsLabelField(_("name"), unique=True)
@@ -48,9 +59,15 @@ class Cell(models.Model):
     settings = models.JSONField(_("settings"), default=dict, blank=True)
     study_of = models.JSONField(_("original cell, if this cell is a copy"), null=True, default=None, editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    deleted_at = models.DateTimeField(_("deleted"), null=True, default=None, editable=False)
+    deleted_name = models.CharField(
+        _("name before the deletion"), max_length=63, blank=True, default="", db_default="", editable=False
+    )
+    own_folder = models.CharField(max_length=80, blank=True, default="", db_default="", editable=False)
 
     objects: ClassVar[models.Manager[Cell]] = models.Manager()
     operated = OperatedCells()
+    with_history = CellsWithHistory()
 
     class Meta:
         ordering = ["name"]
@@ -64,6 +81,16 @@ class Cell(models.Model):
     def histories(self) -> frozenset[str]:
         """Return the ids of the present history and of those that it continues."""
         return frozenset(map(str, (self.history_id, *self.earlier_histories)))
+
+    @property
+    def recorded_name(self) -> str:
+        """Return the name of the cell in metered hours, orders and the package store. A deletion does not change it."""
+        return str(self.deleted_name or self.name)
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of the cell's archived files and checkpoints in the store. No other cell has it."""
+        return str(self.own_folder or self.recorded_name)
 
 
 class Lease(models.Model):

@@ -64,7 +64,7 @@ class ArchiveFile(models.Model):
     def key(self) -> str:
         """Return the name of the file in the store."""
         generation = f".{self.generation}" if self.generation else ""
-        return f"{self.cell.name}/{self.table}/day={self.day:%Y-%m-%d}/{self.first}-{self.last}{generation}.parquet"
+        return f"{self.cell.folder}/{self.table}/day={self.day:%Y-%m-%d}/{self.first}-{self.last}{generation}.parquet"
 
 
 class Erasure(models.Model):

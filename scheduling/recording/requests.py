@@ -14,6 +14,7 @@ from celery import current_app
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
@@ -62,8 +63,8 @@ def check(*, principal: Principal, wish: Wish) -> None:
         raise invalid(
             "name", f"the name {wish.name!r} is reserved for the DNS zone; choose another name", "reserved-name"
         )
-    if Cell.objects.filter(name=wish.name).exists():
-        detail = f"cell {wish.name} already exists; choose another name"
+    if Cell.objects.filter(Q(name=wish.name) | Q(deleted_name=wish.name)).exists():
+        detail = f"cell {wish.name} already exists, or was deleted and has files; choose another name"
         raise Conflict("cell-exists", detail, fields={"name": "taken"})
 
 

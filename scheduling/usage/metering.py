@@ -95,7 +95,7 @@ def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink)
             row = MeteringHour.objects.select_for_update().get(cell=cell, hour=hour)
             if row.metered_at is not None:
                 continue
-            meter(cell=cell.name, hour=hour, rows=rows_of(cell, hour, looks=row.looks))
+            meter(cell=cell.recorded_name, hour=hour, rows=rows_of(cell, hour, looks=row.looks))
             row.metered_at = timezone.now()
             row.save(update_fields=["metered_at"])
             ReservedInHour.objects.filter(cell=cell, hour=hour).delete()
@@ -156,8 +156,9 @@ def _due(cell: Cell, *, now: dt.datetime, keep_hours: int) -> list[dt.datetime]:
     if first is None:
         return []
     begin = max(first if last is None else last + HOUR, _floor(now) - keep_hours * HOUR)
+    end = now if cell.deleted_at is None else min(now, _floor(cell.deleted_at) + HOUR + SETTLED)
     hours = []
-    while begin + HOUR + SETTLED <= now:
+    while begin + HOUR + SETTLED <= end:
         hours.append(begin)
         begin += HOUR
     return hours

@@ -253,6 +253,8 @@ DOORS = (
     Door("get", "api/v1/cells/", ALL),
     Door("post", "api/v1/cells/", ("sre",), 201, body={"name": "fresh"}),
     Door("get", "api/v1/cells/{cell}/", ALL),
+    Door("get", "api/v1/cells/{cell}/deletion/", ("sre",)),
+    Door("delete", "api/v1/cells/{cell}/", ("sre",), 422),  # without the name of the cell in `confirm`
     Door("get", "api/v1/cells/{cell}/settings/", ("sre",)),
     Door("patch", "api/v1/cells/{cell}/settings/", ("sre",), body={"settings": {"scorer": "best-fit"}}),
     Door("get", "api/v1/cells/{cell}/events/", ALL),

@@ -108,6 +108,7 @@ def _by(field: str, sentences: Mapping[Any, Promise], other: Promise | str = "")
 # Per kind: the sentence or a function that returns the sentence, then the fields that follow after a colon.
 SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, ...]]] = {
     "cell.set": (gettext_lazy("the settings of the cell changed"),),
+    "cell.deleted": (gettext_lazy("cell %(cell)s was deleted"),),
     "cell.copied": (gettext_lazy("the cell was created as a copy of cell %(cell)s at revision %(revision)d"),),
     "cell.restored": (gettext_lazy("the cell was restored to its state at revision %(revision)d"),),
     "cell.lease": (gettext_lazy("%(holder)s took the lease of scheduler %(scheduler)s (epoch %(epoch)d)"),),

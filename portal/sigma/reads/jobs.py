@@ -48,8 +48,10 @@ def jobs_visible(principal: Principal) -> QuerySet[Job]:
 
 
 def operated_jobs_visible(principal: Principal) -> QuerySet[Job]:
-    """Return the jobs of all cells except study cells that the principal may see. Jobs of study cells do not run."""
-    return jobs_visible(principal).filter(cell__study_of__isnull=True)
+    """Return the jobs of all cells except study cells and deleted cells that the principal may see. Jobs of these cells
+    do not run.
+    """
+    return jobs_visible(principal).filter(cell__study_of__isnull=True, cell__deleted_at__isnull=True)
 
 
 def archived_jobs_visible(principal: Principal) -> QuerySet[ArchivedJob]:
@@ -63,7 +65,7 @@ def _of_tenants(rows: QuerySet[M], principal: Principal) -> QuerySet[M]:
     if Scope.READ not in principal.scopes:
         return rows.none()
     if not may_study(principal):
-        rows = rows.filter(cell__study_of__isnull=True)
+        rows = rows.filter(cell__study_of__isnull=True, cell__deleted_at__isnull=True)
     if principal.tenant is not None:
         rows = rows.filter(tenant__name=principal.tenant)
     if principal.sre or principal.has(CapabilityKind.ANY_JOB, ""):
@@ -110,7 +112,7 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
         except ValueError:
             raise NotFound("job", f"{full} (uid {uid[:40]})") from None
     for found in read_models(Cell, "SELECT {columns} FROM scheduling_cell AS t WHERE name = %s", [cell]):
-        if found.study_of is not None and not may_study(principal):
+        if (found.study_of is not None or found.deleted_at is not None) and not may_study(principal):
             break
         job = _read_named(found, values)
         if job is None and recall(principal, found, tenant, name, uid=uid):

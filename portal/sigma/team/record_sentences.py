@@ -91,6 +91,7 @@ SENTENCES: Mapping[str, str | Promise] = {
     "channel.secret-rotated": gettext_lazy("The secret of the notification channel %(target)s was replaced."),
     "channel.tested": gettext_lazy("The notification channel %(target)s was tested."),
     "notices.channel-paused": gettext_lazy("A notification channel was paused, because it cannot be reached."),
+    "cell.deleted": gettext_lazy("Cell %(cell)s was deleted."),
     "package.uploaded": gettext_lazy("The package %(name)s was uploaded to cell %(cell)s."),
     "package.tagged": gettext_lazy("The tag %(tag)s of the package %(name)s in cell %(cell)s was set."),
     "package.untagged": gettext_lazy("The tag %(tag)s of the package %(name)s in cell %(cell)s was removed."),

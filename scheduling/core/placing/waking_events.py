@@ -10,6 +10,7 @@ from scheduling.core.vocabulary import events
 _CHANGES_NO_PLACEMENT = (
     events.TaskReported,
     events.TaskPlaced,
+    events.CellDeleted,
     events.CellCopied,
     events.CellRestored,
     events.LeaseTaken,

@@ -43,6 +43,12 @@ class CellSet(_Event, frozen=True, tag="cell.set"):
     extra_resources: tuple[str, ...] | None = None
 
 
+class CellDeleted(_Event, frozen=True, tag="cell.deleted"):
+    """An SRE deleted the cell. This is the last event of its journal. `cell`: the name of the cell until then."""
+
+    cell: str
+
+
 class CellCopied(_Event, frozen=True, tag="cell.copied"):
     """This cell was created as a copy of a cell, for study. Its machines, jobs and tasks are those that the other cell
     had at a revision, with other ids. `cell`: the name of the other cell. `history`: the id of its history. `redacted`:
@@ -373,6 +379,7 @@ class ShellClosed(_IncarnationEvent, frozen=True, tag="shell.closed"):
 
 Event = (
     CellSet
+    | CellDeleted
     | CellCopied
     | CellRestored
     | LeaseTaken

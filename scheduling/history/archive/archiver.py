@@ -77,7 +77,7 @@ class Archiver:
         Return how many. Raises `ArchiveFailed` at the end if a cell failed; the other cells are still archived.
         """
         failures = []
-        for cell in Cell.operated.order_by("id"):
+        for cell in Cell.with_history.order_by("id"):
             try:
                 with archive_lock(cell.id) as own:
                     if own:
@@ -150,7 +150,7 @@ class Archiver:
         try:
             self._at("began")
             try:
-                written = parquet.write(draft, table, cell.name, groups)
+                written = parquet.write(draft, table, cell.recorded_name, groups)
                 self._at("written")
                 if parquet.read_back(draft) != written:
                     raise ArchiveFailed(
@@ -208,7 +208,7 @@ class Archiver:
         jobs, old specs and metered hours, the files of all days are searched, because this run may have chosen other
         rows than the killed one. For other tables, only the files of the same day are searched.
         """
-        folder, files = f"{cell.name}/{wanted.table}", ArchiveFile.objects.filter(cell=cell, table=wanted.table)
+        folder, files = f"{cell.folder}/{wanted.table}", ArchiveFile.objects.filter(cell=cell, table=wanted.table)
         if not isinstance(wanted, EndedJobs | OldSpecs | MeteredHours):
             folder, files = f"{folder}/day={wanted.day:%Y-%m-%d}", files.filter(day=wanted.day)
         known = {file.key for file in files.select_related("cell")}
@@ -268,7 +268,7 @@ class Archiver:
         self._drop(Event._meta.db_table, old)
 
     def _drop_usage(self, *, now: dt.datetime) -> None:
-        cells = list(Cell.operated.order_by("id").values_list("id", flat=True))
+        cells = list(Cell.with_history.order_by("id").values_list("id", flat=True))
         for old in retention.old_partitions_of_usage(now=now):
             self._keep_only_in_archive(_files_that_cover(cells, USAGE, old))
             self._drop(usage_windows.TABLE, old)

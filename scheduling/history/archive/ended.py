@@ -153,7 +153,7 @@ def _delete(ids: list[int]) -> None:
 
 def due(*, now: dt.datetime) -> bool:
     """Return whether any cell has ended jobs to archive, or archived jobs whose rows must be deleted."""
-    return any(query(_DUE, _values(cell, now)) for cell in Cell.operated.order_by("id"))
+    return any(query(_DUE, _values(cell, now)) for cell in Cell.with_history.order_by("id"))
 
 
 def lag_s(cell: Cell, *, now: dt.datetime) -> float:

@@ -89,7 +89,7 @@ def next_hours(cell: Cell, *, now: dt.datetime) -> MeteredHours | None:
     if oldest is None:
         return None
     begin, end = months.bounds(oldest.astimezone(dt.UTC).date().replace(day=1), "UTC")
-    rows = query(_NEXT, {"cell": cell.name, "begin": begin, "end": end, "most": MOST_ROWS})
+    rows = query(_NEXT, {"cell": cell.recorded_name, "begin": begin, "end": end, "most": MOST_ROWS})
     if not rows:
         return None  # they are no longer there, or no longer settled
     ids, written_by, hours, tenants = zip(*rows, strict=True)
@@ -124,7 +124,7 @@ def delete(file: ArchiveFile, hours: MeteredHours) -> bool:
 
 def due(*, now: dt.datetime) -> bool:
     """Return whether metered hours of any cell have to be archived."""
-    return any(_oldest(cell, now=now) for cell in Cell.operated.order_by("id"))
+    return any(_oldest(cell, now=now) for cell in Cell.with_history.order_by("id"))
 
 
 def lag_s(cell: Cell, *, now: dt.datetime) -> float:
@@ -150,7 +150,7 @@ def _oldest(cell: Cell, *, now: dt.datetime, which: str = _SETTLED) -> dt.dateti
     """Return the oldest hour in PostgreSQL of the months that have to be archived, or None. `which`: SQL that selects
     hours `m`, by default those that are settled.
     """
-    rows = query(_OLDEST.format(which=which), {"cell": cell.name, "before": _before(cell, now)})
+    rows = query(_OLDEST.format(which=which), {"cell": cell.recorded_name, "before": _before(cell, now)})
     return rows[0][0] if rows else None
 
 
@@ -173,7 +173,7 @@ def read_hours(wanted: HoursWanted) -> Iterator[bytes]:
         last_day = months.last_instant(wanted.until.astimezone(dt.UTC)).date()
         files = files.filter(day__lt=months.after(last_day))
     if wanted.cell is not None:
-        files = files.filter(cell__name=wanted.cell)
+        files = files.filter(Q(cell__name=wanted.cell) | Q(cell__deleted_name=wanted.cell))
     if wanted.tenants is not None:
         first, last = min(wanted.tenants, default=0), max(wanted.tenants, default=0)
         files = files.filter(Q(tenant_first=None) | Q(tenant_first__lte=last, tenant_last__gte=first))
@@ -189,7 +189,7 @@ def _read(file: ArchiveFile, wanted: HoursWanted) -> Iterator[bytes]:
     try:
         with local_file(file) as path, open_file(path, name=file.key) as opened:
             for number in _groups(opened, wanted):
-                if text := _csv(opened, number, wanted, file.cell.name):
+                if text := _csv(opened, number, wanted, file.cell.recorded_name):
                     yield text
     except (StoreAway, NotThere, UnreadableArchive, pa.ArrowException, OSError) as error:
         raise Rejected(

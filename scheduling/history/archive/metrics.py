@@ -30,7 +30,7 @@ class ArchiveCollector(Collector):
         )
         rows = GaugeMetricFamily("borg_archive_rows", "Rows in the archive", labels=labels)
         size = GaugeMetricFamily("borg_archive_bytes", "Bytes of the files of the archive", labels=labels)
-        cells = {cell.id: cell for cell in Cell.operated.order_by("id")}
+        cells = {cell.id: cell for cell in Cell.with_history.order_by("id")}
         now = timezone.now()
         for cell in cells.values():
             for table in TABLES:

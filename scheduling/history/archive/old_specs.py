@@ -59,7 +59,7 @@ def delete(file: ArchiveFile, specs: OldSpecs) -> None:
 
 def due(*, now: dt.datetime) -> bool:
     """Return whether versions of a cell's jobs have to be archived."""
-    return any(query(f"SELECT {_UNUSED} LIMIT 1", _values(cell, now)) for cell in Cell.operated.order_by("id"))
+    return any(query(f"SELECT {_UNUSED} LIMIT 1", _values(cell, now)) for cell in Cell.with_history.order_by("id"))
 
 
 def _values(cell: Cell, now: dt.datetime) -> dict[str, Any]:

@@ -72,9 +72,13 @@ def archived_until(cell: Cell, table: str) -> int:
 
 
 def _oldest_day(cell: Cell, table: str) -> dt.date | None:
-    """Return the oldest day with rows that are not in the archive, or None if there is none."""
+    """Return the oldest day with rows that are not in the archive, or None if there is none. A deleted cell has no
+    usage after the day of its deletion.
+    """
     after = archived_until(cell, table)
     if table == USAGE:
+        if cell.deleted_at is not None and after >= cell.deleted_at.timestamp():
+            return None
         hours = [hour for hour in usage_windows.stored_hours() if hour * 3600 > after]
         return dt.datetime.fromtimestamp(hours[0] * 3600, dt.UTC).date() if hours else None
     rows = query(
@@ -129,12 +133,13 @@ def old_partitions_of_events(cell: Cell, *, now: dt.datetime) -> list[OldPartiti
 
 def old_partitions_of_usage(*, now: dt.datetime) -> list[OldPartition]:
     """Return the partitions of usage that may be dropped, oldest first: every cell has a file for them, and they are
-    older than `BORG_USAGE_KEEP_HOURS`.
+    older than `BORG_USAGE_KEEP_HOURS`. Deleted cells need files only until the day of their deletion.
     """
     until = query(
         "SELECT coalesce(min(coalesce(f.last, 0)), 0) FROM scheduling_cell AS c LEFT JOIN LATERAL"
         ' (SELECT max(last) AS last FROM scheduling_archivefile WHERE cell_id = c.id AND "table" = %s) AS f ON true'
-        " WHERE c.study_of IS NULL",
+        " WHERE c.study_of IS NULL"
+        " AND (c.deleted_at IS NULL OR coalesce(f.last, 0) < extract(epoch FROM c.deleted_at))",
         [USAGE],
     )[0][0]
     return [
@@ -162,5 +167,5 @@ def due(*, now: dt.datetime) -> bool:
         any(lag_s(cell, table, now=now) > 0 for table in TABLES)
         or old_partitions_of_events(cell, now=now)
         or expired_files(cell, now=now)
-        for cell in Cell.operated.order_by("id")
+        for cell in Cell.with_history.order_by("id")
     )

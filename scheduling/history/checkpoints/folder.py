@@ -69,7 +69,7 @@ def own_checkpoints(cell: Cell) -> list[StoredCheckpoint]:
     """Return the checkpoints of a cell's present history and of those that it continues, highest revision first. Raises
     `StoreAway` if the store cannot be reached.
     """
-    return [one for one in checkpoints_of(cell.name) if one.header.history in cell.histories]
+    return [one for one in checkpoints_of(cell.folder) if one.header.history in cell.histories]
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -32,7 +32,7 @@ def checkpoints_listed(*, principal: Principal, cell: Cell) -> list[StoredCheckp
     """Return the stored checkpoints of a cell, newest first. Raises `Forbidden` unless the caller is an SRE."""
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     with _reachable():
-        return checkpoints_of(cell.name)
+        return checkpoints_of(cell.folder)
 
 
 def checkpoint_request(*, principal: Principal, cell: Cell) -> int:
@@ -53,12 +53,12 @@ def checkpoint_verified(*, principal: Principal, cell: Cell, revision: int) -> S
     `Conflict` with the name of the section if the file is damaged.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
-    key = key_of(cell.name, min(revision, 2**63))  # no name of a file is longer
+    key = key_of(cell.folder, min(revision, 2**63))  # no name of a file is longer
     try:
         with _reachable(), open_checkpoint(key) as file:
             return StoredCheckpoint(key, verify(file), os.fstat(file.fileno()).st_size)
     except NotThere:
-        known = [str(one.header.revision) for one in checkpoints_of(cell.name)[:20]]
+        known = [str(one.header.revision) for one in checkpoints_of(cell.folder)[:20]]
         raise NotFound("checkpoint", str(revision), known=known) from None
     except CheckpointError as error:
         raise Conflict("checkpoint-damaged", str(error), fields={"section": error.section}) from error

@@ -89,8 +89,8 @@ def header_of(cell_id: int) -> Header:
     if there is no such cell.
     """
     rows = query(
-        "SELECT name, revision, extract(epoch FROM clock_timestamp())::float8, history_id::text, extra_resources,"
-        " settings::text FROM scheduling_cell WHERE id = %s",
+        "SELECT coalesce(nullif(deleted_name, ''), name), revision, extract(epoch FROM clock_timestamp())::float8,"
+        " history_id::text, extra_resources, settings::text FROM scheduling_cell WHERE id = %s",
         [cell_id],
     )
     if not rows:

@@ -39,19 +39,21 @@ def checkpoint_write(cell_id: int) -> str:
     """
     from scheduling.history.checkpoints.rows import header_of, read_cell
 
-    header = header_of(cell_id)
-    for known in checkpoints_of(header.cell):
+    header, folder = header_of(cell_id), Cell.objects.get(pk=cell_id).folder
+    for known in checkpoints_of(folder):
         if (known.header.revision, known.header.history) == (header.revision, header.history):
             return known.key
     header, tables = read_cell(cell_id)
-    return checkpoint_store(msgspec.structs.replace(header, events=_events_until(cell_id, header)), tables)
+    return checkpoint_store(msgspec.structs.replace(header, events=_events_until(cell_id, header)), tables, folder)
 
 
-def checkpoint_store(header: Header, tables: Tables) -> str:
-    """Write a checkpoint of a cell to the store, completely or not at all. Return its name in the store."""
+def checkpoint_store(header: Header, tables: Tables, folder: str = "") -> str:
+    """Write a checkpoint of a cell to the store, completely or not at all. Return its name in the store. `folder`: the
+    folder of the cell in the store; empty if it is the name of the cell.
+    """
     from scheduling.history.checkpoints import file
 
-    key, files = key_of(header.cell, header.revision), store()
+    key, files = key_of(folder or header.cell, header.revision), store()
     descriptor, name = tempfile.mkstemp(dir=files.spool(), prefix=_DRAFT)
     draft = Path(name)
     try:
@@ -98,7 +100,7 @@ def due(cell: Cell, *, now: dt.datetime) -> bool:
 def checkpoints_drop_old(cell: Cell, *, now: dt.datetime) -> int:
     """Delete old checkpoints of a cell, as its settings say. Return how many."""
     chosen = cell_settings.load(cell.settings)
-    known = checkpoints_of(cell.name)
+    known = checkpoints_of(cell.folder)
     files = store()
     unneeded = superfluous(
         [one.header for one in known],

@@ -23,7 +23,7 @@ def superfluous(
     unneeded = []
     last: dict[str, Header] = {}  # the last one that stays, by history
     ordered = sorted(headers, key=lambda header: (history(header), header.taken_at))
-    for header, following in zip(ordered, [*ordered[1:], None], strict=True):
+    for header, following in zip(ordered, [*ordered, None][1:], strict=True):
         before, age_s = last.get(history(header)), now - header.taken_at
         first = before is None or before.taken_at // DAY_S < header.taken_at // DAY_S
         gap = following.events - before.events if before and following and history(following) == history(header) else 0

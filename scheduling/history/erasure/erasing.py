@@ -82,7 +82,7 @@ class Eraser:
             for file in _files(cell):
                 if rows := self._rows_with(file, identity):
                     found.rows, found.files = found.rows + rows, found.files + 1
-            found.checkpoints += sum(_contains(stored, identity) for stored in checkpoints_of(cell.name))
+            found.checkpoints += sum(_contains(stored, identity) for stored in checkpoints_of(cell.folder))
         if kind is IdentityKind.PERSON:
             found.others = sum(
                 query(f"SELECT count(*) FROM {table} WHERE {column} = %s", [name])[0][0] for table, column in _ACTORS
@@ -158,8 +158,8 @@ class Eraser:
                 self._replace(file, identity)
                 done.rows, done.files = done.rows + rows, done.files + 1
         self._sweep(cell)
-        readable = {stored.key: stored for stored in checkpoints_of(cell.name)}
-        for found in list(self._files.listing(checkpoints_under(cell.name))):
+        readable = {stored.key: stored for stored in checkpoints_of(cell.folder)}
+        for found in list(self._files.listing(checkpoints_under(cell.folder))):
             try:
                 tables = _rewritten(readable[found.key], identity)
             except (KeyError, checkpoint_file.CheckpointError, DamagedFile) as error:
@@ -189,7 +189,7 @@ class Eraser:
                     types={field.name: field.type for field in opened.schema_arrow},
                 )
                 cleared = (identity.erased(group)[0] for group in groups)
-                written = parquet.write(draft, table, file.cell.name, cleared)
+                written = parquet.write(draft, table, file.cell.recorded_name, cleared)
             if written.rows != file.rows or parquet.read_back(draft) != written:
                 raise ArchiveFailed(
                     f"the new copy of the archive file {before} does not contain the rows that were written to it;"
@@ -221,7 +221,7 @@ class Eraser:
         tables = ArchiveFile.objects.filter(cell=cell).order_by("table").values_list("table", flat=True).distinct()
         known = {file.key for file in _files(cell)}
         for table in tables:
-            for found in list(self._files.listing(f"{cell.name}/{table}")):
+            for found in list(self._files.listing(f"{cell.folder}/{table}")):
                 if found.key not in known:
                     self._files.delete(found.key)
 

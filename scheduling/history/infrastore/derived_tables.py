@@ -52,7 +52,7 @@ def derive(files: FileStore, archiver: Archiver) -> None:
     cells are still done, and the next call continues with the first file that is missing.
     """
     failures = []
-    for cell in Cell.operated.order_by("id"):
+    for cell in Cell.with_history.order_by("id"):
         try:
             with archive_lock(cell.id) as own:
                 manifest = Manifest(cell, DERIVED)

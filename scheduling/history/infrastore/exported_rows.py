@@ -144,7 +144,7 @@ def _plain(
         begins.append(usage_until)
     values = {
         "cell": cell.id,
-        "cell_name": cell.name,
+        "cell_name": cell.recorded_name,
         "since": max(begins, default=None),
         "users": _names(visible.users_of(name)),
     }

@@ -43,7 +43,8 @@ class StatisticsCollector(Collector):
         for cell, figure, prod, label, number, total, buckets in query(
             "SELECT c.name, t.figure, t.prod, t.label, t.number, t.total, t.buckets"
             " FROM scheduling_journaltally AS t JOIN scheduling_cell AS c ON c.id = t.cell_id"
-            " WHERE t.hour = to_timestamp(0) AND t.figure = ANY(%s) AND c.study_of IS NULL ORDER BY 1, 2, 3, 4",
+            " WHERE t.hour = to_timestamp(0) AND t.figure = ANY(%s) AND c.study_of IS NULL AND c.deleted_at IS NULL"
+            " ORDER BY 1, 2, 3, 4",
             [_FIGURES],
         ):
             labels = [cell, _BANDS[prod]]
@@ -64,7 +65,8 @@ class StatisticsCollector(Collector):
         )
         for cell, revisions in query(
             "SELECT c.name, c.revision - coalesce(r.revision, 0) FROM scheduling_cell AS c"
-            " LEFT JOIN scheduling_statisticsreader AS r ON r.cell_id = c.id WHERE c.study_of IS NULL ORDER BY 1"
+            " LEFT JOIN scheduling_statisticsreader AS r ON r.cell_id = c.id WHERE c.study_of IS NULL"
+            " AND c.deleted_at IS NULL ORDER BY 1"
         ):
             behind.add_metric([cell], revisions)
         yield behind

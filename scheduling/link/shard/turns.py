@@ -248,6 +248,8 @@ class Turns:
             if self._roster.cells.get(cell.id) is None or self._roster.cells[cell.id].settings != cell.settings:
                 self._roster.settings[cell.id] = _settings(cell)
             self._seen[cell.id] = cell.revision
+        # The machines of a deleted cell were removed, so their connections are closed.
+        everywhere |= self._roster.cells.keys() - {cell.id for cell in found}
         self._roster.cells = {cell.id: cell for cell in found}
         dirty |= {m for m, held in self._roster.connections.items() if held.cell_id in everywhere}
         return dirty
