@@ -29,7 +29,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState, MachineStatus
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.machines import contact
+from scheduling.machines import last_contact
 from scheduling.models import (
     ArchiveFile,
     ArchiveState,
@@ -148,7 +148,7 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
 
 
 def _forget(cell_id: int, name: str, removed: int) -> None:
-    contact.forget_cell(cell_id)
+    last_contact.forget_cell(cell_id)
     log.info("cell deleted", cell=name, cell_id=cell_id, machines_removed=removed)
 
 

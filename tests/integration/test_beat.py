@@ -9,8 +9,8 @@ from django.db import connection
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask, PeriodicTasks
 
-from serving.beat import _LOCK, STANDBY_S, StandbyScheduler
 from portal.celery import app
+from serving.beat import _LOCK, STANDBY_S, StandbyScheduler
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from naming.following.rows import cell_facts
+from naming.following.names_from_database import cell_facts
 from quota import clock
 from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import meter
@@ -27,10 +27,10 @@ from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.store import USAGE, store
 from scheduling.history.checkpoints.folder import checkpoints_of, own_checkpoints
 from scheduling.history.checkpoints.saving import checkpoint_write
-from scheduling.jobs import jobs
+from scheduling.jobs import submit_and_kill
 from scheduling.journal import journal
 from scheduling.link.shard import writer
-from scheduling.machines import contact, joining
+from scheduling.machines import joining, last_contact
 from scheduling.master import lease, schedulers, standbys
 from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
@@ -67,7 +67,7 @@ def fresh(cell: Cell) -> Cell:
 def emptied(cell: Cell) -> Cell:
     """Remove everything that is in the way of the deletion of a cell."""
     for job in Job.objects.filter(cell=cell).exclude(state=JobState.DEAD.value):
-        jobs.job_kill(principal=SRE, job=job)
+        submit_and_kill.job_kill(principal=SRE, job=job)
     for machine in Machine.objects.filter(cell=cell):
         rows.machine_down(machine)
     for quota in Quota.objects.filter(cell=cell.name):
@@ -99,7 +99,7 @@ def test_live_jobs_machines_and_sold_quota_are_each_in_the_way(cell, machine, an
             " refunds them, and end other grants first"
         ),
     }
-    jobs.job_kill(principal=SRE, job=Job.objects.get())
+    submit_and_kill.job_kill(principal=SRE, job=Job.objects.get())
     assert list(cell_deletion(principal=SRE, cell=cell).problems) == ["machines", "quota"]
     rows.machine_down(machine)
     assert list(cell_deletion(principal=SRE, cell=cell).problems) == ["quota"]
@@ -145,7 +145,7 @@ def test_a_deleted_cell_is_hidden_and_sres_read_its_history(cell, machine, ann, 
     for where in (cell.name, "", "dd"):
         Capability.objects.create(user=user, kind=CapabilityKind.SHELL.value, cell=where, reason="x", granted_by="y")
     joining.join_token_issue(principal=SRE, cell=cell)
-    contact.wakeups.client().zadd(contact.key("contact", cell.id), {str(machine.id): 1.0})
+    last_contact.wakeups.client().zadd(last_contact.key("contact", cell.id), {str(machine.id): 1.0})
     emptied(cell)
     Drain.objects.create(machine=machine, began_at=timezone.now(), tasks=0)
     gone = sre.delete(f"/api/v1/cells/cc/?confirm={cell.name}").json()["name"]
@@ -156,7 +156,7 @@ def test_a_deleted_cell_is_hidden_and_sres_read_its_history(cell, machine, ann, 
     row = Machine.objects.get()
     assert (row.state, row.secret_digest, Drain.objects.count(), JoinToken.objects.count()) == ("removed", "", 0, 0)
     assert writer.authenticate([(row.hostname, "secret")], [cell.id]) == [None]
-    assert contact.wakeups.client().exists(contact.key("contact", cell.id)) == 0
+    assert last_contact.wakeups.client().exists(last_contact.key("contact", cell.id)) == 0
     assert (schedulers.unheld(), writer.cells([]), writer.cells(["cc"]), cell_facts()) == ([], [], [], [])
     assert not CellCapacity.objects.filter(cell="cc").exists()
     assert sorted(Capability.objects.values_list("cell", flat=True)) == ["", "dd"]
