@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from naming.table.endpoints import weight_of
 from naming.table.names import InvalidName, parse_index
-from naming.table.pools import Answering, Pool
+from naming.table.serving_tasks import Answering, Pool
 
 
 class Indexes:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from naming.table.endpoints import weight_of
 from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import is_service
-from naming.table.pools import MachineAddress, PlacedTask, family_of
 from naming.table.reverse import AddressIndex
+from naming.table.serving_tasks import MachineAddress, PlacedTask, family_of
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Group
 

@@ -20,8 +20,8 @@ from naming.following.follower import Follower
 from naming.following.snapshot_saving import SnapshotKeeper
 from naming.following.snapshots import SLICE, Capture, Unusable, read_head, restore
 from naming.table.jobs import Indexes, NamedJob, NamedService
-from naming.table.pools import PlacedTask, Pool
 from naming.table.reverse import AddressIndex
+from naming.table.serving_tasks import PlacedTask, Pool
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
