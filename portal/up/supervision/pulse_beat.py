@@ -5,8 +5,8 @@ Celery beat touches the file after it has stored the schedule, and each time it 
 
 from __future__ import annotations
 
-from serving.beat import StandbyScheduler
 from portal.up.supervision.pulse import pulse
+from serving.beat import StandbyScheduler
 
 
 class PulsingScheduler(StandbyScheduler):
