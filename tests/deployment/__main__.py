@@ -2,7 +2,7 @@
 
 POSTGRES is a folder with PostgreSQL 18 that speaks TLS, such as /usr/lib/postgresql/18; no package of this project has
 one. etcd, HAProxy and Redis come from Debian. One JSON object per line says what was checked. Names of CHECKS select
-some of the checks.
+some of the checks. The masters compile the kernels, because the source is at another path than on this computer.
 """
 
 from __future__ import annotations
