@@ -46,6 +46,7 @@ CERTIFICATE_DAYS = 730
 _ANY = "0.0.0.0"  # noqa: S104
 _TLS = "/etc/borg/tls"
 _SHARED = "/srv/borg"  # a folder that all control hosts share
+_LEADER = "127.0.0.1:5433"  # HAProxy of the same host passes connections on to the leader of PostgreSQL
 # A client notices within five seconds that a server has vanished: while it connects, writes or waits.
 _CLIENT = (
     "target_session_attrs=read-write&connect_timeout=2&tcp_user_timeout=5000"
@@ -62,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", required=True, help="URL of the portal, such as https://borg.example.org")
     parser.add_argument("--link", default="", help="URL for machines; default: the host of --url with port 8443")
     parser.add_argument("--listen", default="", help="address that all hosts listen on; default: their own addresses")
+    parser.add_argument(
+        "--without-haproxy", action="store_true", help="processes connect to PostgreSQL themselves, as on Kubernetes"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write; keep it secret")
     options = parser.parse_args(arguments)
     hosts = dict(one.partition("=")[::2] for one in options.hosts)
@@ -75,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number, name in enumerate(hosts):
         _write(options.out / f"host.{name}.env", host_env(hosts, number, options.listen), 0o644)
     if not (options.out / "borg.env").exists():
-        _write(options.out / "borg.env", settings(hosts, options.url, link), 0o640)
+        databases = _LEADER if not options.without_haproxy else ",".join(f"{one}:5432" for one in hosts.values())
+        _write(options.out / "borg.env", settings(hosts, options.url, link, databases), 0o640)
     if not (options.out / "authority" / "ca.pem").exists():
         (options.out / "authority").mkdir(mode=0o700, exist_ok=True)
         write_pair(options.out / "authority", "ca", *make_authority())
@@ -112,12 +117,14 @@ def host_env(hosts: Hosts, number: int, listen: str) -> str:
     return head + "".join(f"{key}={value}\n" for key, value in values.items())
 
 
-def settings(hosts: Hosts, url: str, link: str) -> str:
-    """Return deploy/borg.env with the values of this installation, and new secrets."""
+def settings(hosts: Hosts, url: str, link: str, databases: str) -> str:
+    """Return deploy/borg.env with the values of this installation, and new secrets. `databases`: where processes find
+    the leader of PostgreSQL.
+    """
     addresses = list(hosts.values())
     portal = urlsplit(url).hostname
     values = {
-        "BORG_DATABASE_URL": f"postgresql://borg@{','.join(f'{one}:5432' for one in addresses)}/borg?{_CLIENT}",
+        "BORG_DATABASE_URL": f"postgresql://borg@{databases}/borg?{_CLIENT}",
         "BORG_REDIS_URL": f"rediss+sentinel://{','.join(f'{one}:26379' for one in addresses)}/borg"
         f"?ssl_ca_certs={_TLS}/ca.crt&ssl_certfile={_TLS}/borg.crt&ssl_keyfile={_TLS}/borg.key",
         "BORG_SECRET_KEY": secrets.token_urlsafe(64),
