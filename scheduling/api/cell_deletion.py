@@ -14,7 +14,7 @@ from scheduling.api.base import CellView
 from scheduling.cells.deletion import cell_deletion
 
 CONFIRM = OpenApiParameter(
-    "confirm", OpenApiTypes.STR, required=True, description="The name of the cell again, so that no other one is hit."
+    "confirm", OpenApiTypes.STR, required=True, description="The name of the cell again, as a confirmation."
 )
 DELETED = OpenApiParameter(
     "deleted", OpenApiTypes.BOOL, description="True lists the deleted cells instead. Only for SREs."

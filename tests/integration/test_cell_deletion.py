@@ -5,6 +5,7 @@ same name.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from scheduling.history.checkpoints.folder import checkpoints_of, own_checkpoint
 from scheduling.history.checkpoints.saving import checkpoint_write
 from scheduling.jobs import submit_and_kill
 from scheduling.journal import journal
+from scheduling.journal.sql import execute
 from scheduling.link.shard import writer
 from scheduling.machines import joining, last_contact
 from scheduling.master import lease, schedulers, standbys
@@ -38,7 +40,7 @@ from scheduling.master.process import MasterProcess
 from scheduling.models import ArchiveFile, Cell, Drain, Event, Job, JoinToken, Machine, MeteringHour, Package
 from scheduling.packages.store import store as package_store
 from scheduling.packages.sweep import cells_to_sweep, packages_sweep
-from scheduling.usage import metering
+from scheduling.usage import metering, usage_windows
 from tests.integration import cli_world, link_world, market_rows, portal_world, rows, world
 from tests.integration.past import used
 
@@ -48,11 +50,14 @@ DAY, HOUR = dt.timedelta(days=1), dt.timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
-def home(settings, tmp_path: Path) -> Path:
+def home(settings, tmp_path: Path) -> Iterator[Path]:
     settings.BORG_HOME = tmp_path
     settings.BORG_ARCHIVE = (tmp_path / "archive").as_uri()
     settings.BORG_PACKAGE_STORE = (tmp_path / "packages").as_uri()
-    return tmp_path
+    yield tmp_path
+    for hour in usage_windows.stored_hours():
+        execute(f"DROP TABLE {usage_windows.partition(hour)}")
+        usage_windows._known.discard(hour)
 
 
 @pytest.fixture
