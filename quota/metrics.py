@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from quota import clock
-from quota.admission.capacity import sold_at
+from quota.admission.published_capacity import sold_at
 from quota.models import Account, CellCapacity, NoticeDelivery, Order, OrderState, Shortfall
 from quota.vocabulary.resources import NAMES
 

@@ -16,7 +16,7 @@ from unfold.decorators import display
 
 from quota.admin.base import ServiceForm, principal_of, vector_text
 from quota.admin.previewed import Preview, PreviewedAdmin, Table
-from quota.admission.bands import band_set
+from quota.admission.band_changes import band_set
 from quota.models import PriorityBand
 from quota.pricing.band_preview import band_preview
 from quota.vocabulary.bands import Band

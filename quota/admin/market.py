@@ -19,7 +19,7 @@ from quota.admin.amounts import AmountField, amount_text
 from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of, vector_text
 from quota.market.approval_rules import rule_remove, rule_set
 from quota.models import ApprovalRule, Market, Shortfall
-from quota.pricing.market import cell_require, market_set
+from quota.pricing.capacity_for_sale import cell_require, market_set
 from quota.vocabulary.resources import format_number
 
 

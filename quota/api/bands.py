@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.admission.bands import band_set
+from quota.admission.band_changes import band_set
 from quota.api.base import ListView, QuotaView
 from quota.models import PriorityBand
 from quota.pricing.band_preview import band_preview

@@ -18,7 +18,7 @@ from quota import clock, selectors
 from quota.api.base import AmountsField, ListView, QuotaView
 from quota.market.approval_rules import APPROVERS, rule_remove, rule_set
 from quota.models import ApprovalRule, Market, Shortfall
-from quota.pricing.market import band_named, calendar_days, cell_require, market_of, market_set
+from quota.pricing.capacity_for_sale import band_named, calendar_days, cell_require, market_of, market_set
 from quota.vocabulary.permissions import Action, require
 
 MOST_DAYS = 400

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from quota import clock, selectors
 from quota.api.base import AmountsField, ListView, QuotaView
 from quota.models import PriceList, Quote
-from quota.pricing.market import cell_require
+from quota.pricing.capacity_for_sale import cell_require
 from quota.pricing.price_lists import price_list_at, price_list_set, quote_make
 from quota.pricing.what_if import what_if
 from quota.vocabulary.errors import NotFound

@@ -6,7 +6,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from quota import records
 from quota.models import ApprovalRule, Membership, Order, OrderState, PriorityBand, ServiceAccount, Tenant
-from quota.pricing.market import cell_require
+from quota.pricing.capacity_for_sale import cell_require
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.money import MOST, format_credits
 from quota.vocabulary.permissions import Action, Principal, Role, require

@@ -14,7 +14,7 @@ from django.db.models.functions import Coalesce
 
 from quota import clock
 from quota.models import HOLDING, Capability, CapabilityRequest, CellCapacity, Order, Quota
-from quota.pricing.market import market_locked
+from quota.pricing.capacity_for_sale import market_locked
 from quota.records import RecordEntry
 
 

@@ -9,7 +9,7 @@ from quota import clock, records
 from quota.market.order_checks import check_available
 from quota.models import Quota, Tenant
 from quota.notifications.notices import notify
-from quota.pricing.market import band_named, grace_end, market_locked
+from quota.pricing.capacity_for_sale import band_named, grace_end, market_locked
 from quota.pricing.price_lists import Amounts, amounts_read
 from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal, require

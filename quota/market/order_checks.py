@@ -15,7 +15,7 @@ from django.db import IntegrityError
 from quota import clock, records
 from quota.market.order_steps import order_locked, wrong_state
 from quota.models import OPEN, Market, Order, OrderState, PriorityBand, Quota, ServiceAccount, Tenant
-from quota.pricing.market import SOLD, availability, earliest_start, is_sold, market_locked
+from quota.pricing.capacity_for_sale import SOLD, availability, earliest_start, is_sold, market_locked
 from quota.pricing.price_lists import Amounts, amounts_checked
 from quota.records import RecordEntry
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, invalid

@@ -22,7 +22,7 @@ from quota import clock
 from quota.billing import ledger
 from quota.models import HOLDING, Market, Order, OrderState, Quota
 from quota.notifications.notices import notify
-from quota.pricing.market import grace_end
+from quota.pricing.capacity_for_sale import grace_end
 from quota.records import RecordEntry
 from quota.vocabulary.errors import Conflict, NotFound
 from quota.vocabulary.money import format_credits as in_credits

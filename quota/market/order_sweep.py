@@ -20,7 +20,7 @@ from quota.market.order_checks import check_available, check_on_sale
 from quota.market.order_steps import OrderEvent, begin, news, order_locked, step, successor, take_back
 from quota.market.orders import submit
 from quota.models import Market, Order, OrderState
-from quota.pricing.market import market_locked
+from quota.pricing.capacity_for_sale import market_locked
 from quota.pricing.price_lists import price_now
 from quota.records import RecordEntry
 from quota.vocabulary import calendar

@@ -44,7 +44,7 @@ from quota.market.order_steps import (
     wrong_state,
 )
 from quota.models import OPEN, Order, OrderState, Quote, Tenant
-from quota.pricing.market import band_named, cell_require, market_locked
+from quota.pricing.capacity_for_sale import band_named, cell_require, market_locked
 from quota.pricing.price_lists import Amounts, price_now, price_quoted
 from quota.records import RecordEntry
 from quota.vocabulary import calendar

@@ -22,7 +22,7 @@ from quota.admission.admission import COUNTED
 from quota.billing.budgets import submitting_stopped
 from quota.models import Market, PriorityBand, QuotaExpiry, Tenant
 from quota.notifications.notices import notify
-from quota.pricing.market import market_of
+from quota.pricing.capacity_for_sale import market_of
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, format_quantities

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from quota import clock, records
 from quota.models import CellCapacity, Market, PriorityBand, Shortfall
 from quota.notifications.notices import notify
-from quota.pricing.market import SOLD, Holding, capacity_of, holdings, market_locked, sold_steps
+from quota.pricing.capacity_for_sale import SOLD, Holding, capacity_of, holdings, market_locked, sold_steps
 from quota.records import RecordEntry
 from quota.vocabulary import calendar
 from quota.vocabulary.calendar import Excess

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from quota import clock
 from quota.admission.admission import COUNTED, granted_now
 from quota.models import PriorityBand, QuotaUse, Tenant
-from quota.pricing.market import availability, earliest_start, grace_end, is_sold, market_of
+from quota.pricing.capacity_for_sale import availability, earliest_start, grace_end, is_sold, market_of
 from quota.pricing.price_lists import quote_preview
 from quota.vocabulary import calendar, money
 from quota.vocabulary.errors import Rejected

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from quota import clock
-from quota.admission.bands import factors_of
+from quota.admission.band_changes import factors_of
 from quota.models import CellCapacity, PriorityBand, QuotaUse
-from quota.pricing.market import SOLD, Holding, SaleCapacity, holdings, sale_capacity, sold_steps
+from quota.pricing.capacity_for_sale import SOLD, Holding, SaleCapacity, holdings, sale_capacity, sold_steps
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import Band
 from quota.vocabulary.calendar import Excess

@@ -16,7 +16,7 @@ from django.db.models import Max
 from quota import clock, records
 from quota.models import OPEN, Order, OrderState, PriceList, Quote, Tenant
 from quota.notifications import notices
-from quota.pricing.market import band_named, cell_require, market_of, sale_capacity
+from quota.pricing.capacity_for_sale import band_named, cell_require, market_of, sale_capacity
 from quota.pricing.price_formula import FULL_MILLI, base_checked, curve_checked, priced, share_with, total
 from quota.request_cache import once
 from quota.vocabulary.calendar import peak

@@ -13,7 +13,7 @@ from django.db.models import Q
 
 from quota import clock
 from quota.models import OPEN, Order, OrderState, PriceList, PriorityBand
-from quota.pricing.market import cell_require
+from quota.pricing.capacity_for_sale import cell_require
 from quota.pricing.price_formula import (
     FULL_MILLI,
     UNIT,

@@ -19,7 +19,7 @@ import redis
 import structlog
 from numpy.typing import NDArray
 
-from quota.admission.capacity import sold_at
+from quota.admission.published_capacity import sold_at
 from quota.vocabulary.resources import CPU, DISK, RAM, SIZE, ZERO, Vector, total
 from scheduling.core.reclamation.stranded import stranded
 from scheduling.core.vocabulary.requirement import INDEX_BITS

@@ -18,7 +18,7 @@ from typing import Any
 
 from django.db.models import Count
 
-from quota.admission import capacity as quota_capacity
+from quota.admission import published_capacity as quota_capacity
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES, QuantityError, as_mapping, parse_vector

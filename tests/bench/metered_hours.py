@@ -53,7 +53,7 @@ def _measure(jobs: int) -> Iterator[dict[str, Any]]:
     from django.db.models import Sum
     from django.utils import timezone
 
-    from quota.admission.bands import bands_ensure
+    from quota.admission.band_changes import bands_ensure
     from quota.billing.costs import costs, job_usage_price
     from quota.billing.planning import hours_of
     from quota.models import Invoice, MeteredHour, Posting, PriorityBand

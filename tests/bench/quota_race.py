@@ -56,18 +56,18 @@ class Race:
         from django.db import transaction
 
         from quota import clock
-        from quota.admission import capacity
-        from quota.admission.bands import bands_ensure
+        from quota.admission import published_capacity
+        from quota.admission.band_changes import bands_ensure
         from quota.billing import ledger
         from quota.models import ApprovalRule, PriorityBand, Quota, Tenant
-        from quota.pricing import market
+        from quota.pricing import capacity_for_sale
         from quota.vocabulary.permissions import system
 
         self.sre = system("race")
         with clock.at(_BEGIN), transaction.atomic():
             bands_ensure(principal=self.sre)
-            capacity.publish(cell=CELL, capacity=(ROOM_MILLI, 0, 0, 0, 0, 0), revision=1)
-            market.market_set(principal=self.sre, cell=CELL, headroom_milli=50)
+            published_capacity.publish(cell=CELL, capacity=(ROOM_MILLI, 0, 0, 0, 0, 0), revision=1)
+            capacity_for_sale.market_set(principal=self.sre, cell=CELL, headroom_milli=50)
             ApprovalRule.objects.create(rank=1, band=PriorityBand.objects.get(name="monitoring"), approver="sre")
             self.teams = [Tenant.objects.create(name=f"buyer-{number}") for number in range(buyers)]
             for team in self.teams:

@@ -12,7 +12,7 @@ import pytest
 from django.db import transaction
 
 from quota import clock
-from quota.admission import capacity
+from quota.admission import published_capacity
 from quota.billing.ledger import budget_grant
 from quota.market.orders import order_place
 from quota.models import PriceList, PriorityBand
@@ -27,7 +27,7 @@ SIZES = ((1280, 900), (390, 844))
 @pytest.fixture
 def sold(world):
     with transaction.atomic():
-        capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
+        published_capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
     budget_grant(principal=SRE, tenant=world.tenant, amount=10**12)
     now = clock.now()
     for days in (7, 30):

@@ -16,7 +16,7 @@ from quota import clock
 from quota.billing.invoices import invoices_close_due
 from quota.billing.metering import MeteredRow, meter
 from quota.models import ApprovalRule, Invoice, Order
-from quota.pricing.market import market_of
+from quota.pricing.capacity_for_sale import market_of
 from quota.vocabulary.money import format_credits
 from scheduling.models import Job
 from tests.browser.conftest import sign_in

@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from quota.admission import capacity
+from quota.admission import published_capacity
 from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Role, Scope, system
 from tests.examples import SEARCH
@@ -77,7 +77,7 @@ def callers(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterat
 def _callers() -> dict[str, dict[str, str]]:
     cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
     machine = rows.a_machine(cell)
-    capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
+    published_capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
     job = people.submit(people.principal("ann", tenant=tenant), cell, people.a_file(priority=0))
     people.bring_up(job, machine)
     every = list(Scope)

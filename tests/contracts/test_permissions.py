@@ -20,7 +20,7 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from naming.api import dns_server_status
 from quota import clock
-from quota.admission import capacity
+from quota.admission import published_capacity
 from quota.billing.ledger import budget_grant
 from quota.market.orders import order_place
 from quota.models import ApprovalRule
@@ -414,7 +414,7 @@ def _world() -> World:
     cell = rows.a_cell()
     own, other = rows.a_tenant("own"), rows.a_tenant("other")
     machine = rows.a_machine(cell)
-    capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
+    published_capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
     for tenant in (own, other):
         grant = rows.grant(own, cell, "production")
         boss = people.principal(f"boss-of-{tenant.name}", tenant=tenant)

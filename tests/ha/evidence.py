@@ -126,7 +126,7 @@ def _holdings(cell: str) -> Iterator[Holding]:
     from django.utils import timezone
 
     from quota.models import PriorityBand, Quota, QuotaUse
-    from quota.pricing.market import is_sold, sale_capacity
+    from quota.pricing.capacity_for_sale import is_sold, sale_capacity
 
     now = timezone.now()
     for band in PriorityBand.objects.all():

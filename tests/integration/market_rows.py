@@ -7,11 +7,11 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 
-from quota.admission import bands
+from quota.admission import band_changes
 from quota.billing import ledger
 from quota.market import orders
 from quota.models import CellCapacity, Market, Membership, Order, PriceList, Quota, Tenant
-from quota.pricing.market import market_of
+from quota.pricing.capacity_for_sale import market_of
 from quota.vocabulary.permissions import Principal, Role, system
 from quota.vocabulary.resources import Vector
 
@@ -33,7 +33,7 @@ def a_selling_cell(name: str = "cc", *, cores: int = 100, **rules: Any) -> Marke
 
     `rules`: settings of the market, such as `grace_hours`.
     """
-    bands.bands_ensure(principal=ME)
+    band_changes.bands_ensure(principal=ME)
     CellCapacity.objects.create(cell=name, capacity=[1000 * cores, 2**40, 2**40, 0, 0, 0], revision=1)
     PriceList.objects.create(
         cell=name,

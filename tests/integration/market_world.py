@@ -9,8 +9,8 @@ from typing import Any
 from django.db import transaction
 
 from quota import clock
-from quota.admission.bands import bands_ensure
-from quota.admission.capacity import publish
+from quota.admission.band_changes import bands_ensure
+from quota.admission.published_capacity import publish
 from quota.billing.ledger import budget_grant
 from quota.market.orders import order_place
 from quota.models import Membership, Order, PriorityBand, Quota, Quote, Tenant

@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.admin_site import site
-from quota.admission import capacity
+from quota.admission import published_capacity
 from quota.models import Capability, Membership, PriceList, PriorityBand, Quota, Record, Tenant, Token
 from scheduling.brakes.brakes import stops_pass
 from scheduling.journal import journal, wakeups
@@ -337,7 +337,7 @@ def test_bands_that_overlap_are_refused_beside_the_field(sre, world) -> None:
 
 def test_a_change_of_a_band_is_shown_with_what_it_does_and_made_when_confirmed(sre, world) -> None:
     band = PriorityBand.objects.get(name="batch")
-    capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
+    published_capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
     rows.grant(world.tenant, world.cell, "batch", (10_000, 0, 0, 0, 0, 0))
     path = reverse("admin:quota_priorityband_change", args=[band.pk])
     before = Record.objects.count()
@@ -354,7 +354,7 @@ def test_a_change_of_a_band_is_shown_with_what_it_does_and_made_when_confirmed(s
 
 
 def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirmed(sre, world) -> None:
-    capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
+    published_capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
     path = reverse("admin:quota_pricelist_add")
     form = sre.get(path).text
     assert 'value="0.02"' in form  # the form begins with the default list
@@ -392,7 +392,7 @@ def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirme
     ids=["text", "negative", "half a point", "backward", "infinite", "cell"],
 )
 def test_prices_that_are_none_are_reported_beside_the_field(sre, world, changed, told) -> None:
-    capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
+    published_capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
     given = {"cell": "cc", "base_cpu": "1", "curve_lines": "", "valid_from_0": "", "valid_from_1": "", **changed}
     answer = sre.post(reverse("admin:quota_pricelist_add"), given)
     assert answer.status_code == 200

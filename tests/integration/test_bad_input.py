@@ -22,7 +22,7 @@ from websockets.exceptions import InvalidStatus
 
 from borglet.messages import Health, Phase, Refusal, TaskKey, TaskReport
 from quota import clock
-from quota.admission import capacity
+from quota.admission import published_capacity
 from quota.models import Token
 from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
@@ -60,7 +60,7 @@ def tenant(cell):
     rows.grant(tenant, cell, "production")
     rows.a_machine(cell)
     with transaction.atomic():
-        capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
+        published_capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
     return tenant
 
 

@@ -7,8 +7,8 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.admission import capacity
-from quota.admission.bands import bands_ensure
+from quota.admission import published_capacity
+from quota.admission.band_changes import bands_ensure
 from quota.models import Order, OrderState, PriorityBand, Quota, QuotaUse, Tenant
 from quota.pricing.band_preview import band_preview
 from quota.pricing.price_lists import price_list_at
@@ -27,7 +27,7 @@ ME = system("test")
 @pytest.fixture(autouse=True)
 def world():
     bands_ensure(principal=ME)
-    capacity.publish(cell="cc", capacity=(10_000, 2**30, 0, 0, 0, 0), revision=1)
+    published_capacity.publish(cell="cc", capacity=(10_000, 2**30, 0, 0, 0, 0), revision=1)
     with clock.at(NOON):
         yield
 

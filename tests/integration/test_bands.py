@@ -9,7 +9,7 @@ from django.apps import apps
 from django.utils.module_loading import import_string
 
 from quota import clock
-from quota.admission.bands import band_set, bands_ensure
+from quota.admission.band_changes import band_set, bands_ensure
 from quota.models import Notice, PriorityBand, Quota, Record
 from quota.vocabulary.bands import BATCH, DEFAULT_FACTORS, PRODUCTION
 from quota.vocabulary.errors import Conflict, Forbidden, Rejected

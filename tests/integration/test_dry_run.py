@@ -11,7 +11,7 @@ from django.db import transaction
 from django.test import Client
 
 from quota import clock
-from quota.admission import capacity
+from quota.admission import published_capacity
 from quota.billing.ledger import budget_grant
 from quota.models import (
     Account,
@@ -119,7 +119,7 @@ def test_a_rehearsed_write_answers_as_the_real_one_and_changes_nothing(
     rows.a_tenant("org")
     rows.a_machine(cell)
     with transaction.atomic():
-        capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
+        published_capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
     budget_grant(principal=system("test"), tenant=rows.a_tenant("ubar"), amount=10**9)
     before = facts(cell)
     send = getattr(sre, method)

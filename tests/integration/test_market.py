@@ -11,10 +11,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from quota import clock
-from quota.admission import bands
+from quota.admission import band_changes
 from quota.api.market import CalendarDaySerializer
 from quota.models import ApprovalRule, CellCapacity, Market, Order, OrderState, PriorityBand, Quota, Tenant
-from quota.pricing import market
+from quota.pricing import capacity_for_sale
 from quota.pricing.price_lists import price_list_at
 from quota.request_cache import reads_once
 from quota.vocabulary.errors import Rejected
@@ -35,7 +35,7 @@ def vector(cpu: int = 0, ram: int = 0) -> Vector:
 
 @pytest.fixture
 def cell() -> str:
-    bands.bands_ensure(principal=ME)
+    band_changes.bands_ensure(principal=ME)
     CellCapacity.objects.create(cell="cc", capacity=[1000, 1000, 0, 0, 0, 50], revision=1)
     Market.objects.create(cell="cc", headroom_milli=100)
     return "cc"
@@ -83,7 +83,7 @@ def ordered(
 def left(band: str, begin: int, end: int | None) -> int:
     """Return how many milli-cores of a band are left to sell from `begin` to `end`, in days from NOW."""
     until = None if end is None else NOW + end * DAY
-    return market.availability("cc", band, NOW + begin * DAY, until)[0]
+    return capacity_for_sale.availability("cc", band, NOW + begin * DAY, until)[0]
 
 
 def test_prod_bands_share_the_capacity_less_the_headroom(cell: str) -> None:
@@ -135,14 +135,14 @@ def test_an_order_that_replaces_counts_only_for_what_it_asks_beyond(cell: str) -
     sold("production", vector(300, 500), 0, 10, grace=12, order=old)
     ordered("production", vector(400, 100), 1, 20, replaces=old, replaced_as="change")
     week = NOW + 5 * DAY
-    assert market.availability("cc", "production", week, week + DAY)[:2] == (500, 400)
-    assert market.availability("cc", "production", NOW + 12 * DAY, NOW + 13 * DAY)[:2] == (500, 800)
+    assert capacity_for_sale.availability("cc", "production", week, week + DAY)[:2] == (500, 400)
+    assert capacity_for_sale.availability("cc", "production", NOW + 12 * DAY, NOW + 13 * DAY)[:2] == (500, 800)
     assert left("production", 0, 1) == 600
 
 
 def test_ports_and_resources_that_a_cell_lacks_are_not_there_to_buy(cell: str) -> None:
-    assert market.availability("cc", "production", NOW, None) == (900, 900, 0, 0, 0, 0)
-    assert market.availability("nowhere", "production", NOW, None) == ZERO
+    assert capacity_for_sale.availability("cc", "production", NOW, None) == (900, 900, 0, 0, 0, 0)
+    assert capacity_for_sale.availability("nowhere", "production", NOW, None) == ZERO
 
 
 def test_sums_past_64_bits_stay_exact(cell: str) -> None:
@@ -155,7 +155,7 @@ def test_sums_past_64_bits_stay_exact(cell: str) -> None:
 def test_days_are_the_tenants_and_show_the_least_that_is_left(cell: str) -> None:
     sold("production", vector(400), 1, 2)
     zone = ZoneInfo("America/New_York")
-    days = market.calendar_days("cc", "production", dt.date(2027, 1, 3), 4, zone)
+    days = capacity_for_sale.calendar_days("cc", "production", dt.date(2027, 1, 3), 4, zone)
     assert [(day.date.day, day.left[0]) for day in days] == [(3, 900), (4, 500), (5, 500), (6, 900)]
     left = CalendarDaySerializer(days[0]).data["left"]
     assert left == {"cpu": 900, "ram": 900, "disk": 0, "disk_bandwidth": 0, "accelerators": 0}
@@ -164,11 +164,11 @@ def test_days_are_the_tenants_and_show_the_least_that_is_left(cell: str) -> None
 def test_the_first_free_date_is_the_first_from_which_it_fits_throughout(cell: str) -> None:
     sold("production", vector(800), 0, 3)
     sold("production", vector(800), 5, 9)
-    first = market.earliest_start("cc", "production", vector(200), 2 * DAY, NOW)
+    first = capacity_for_sale.earliest_start("cc", "production", vector(200), 2 * DAY, NOW)
     assert first == NOW + 3 * DAY
-    assert market.earliest_start("cc", "production", vector(200), 3 * DAY, NOW) == NOW + 9 * DAY
-    assert market.earliest_start("cc", "production", vector(100), None, NOW) == NOW
-    assert market.earliest_start("cc", "production", vector(901), DAY, NOW) is None
+    assert capacity_for_sale.earliest_start("cc", "production", vector(200), 3 * DAY, NOW) == NOW + 9 * DAY
+    assert capacity_for_sale.earliest_start("cc", "production", vector(100), None, NOW) == NOW
+    assert capacity_for_sale.earliest_start("cc", "production", vector(901), DAY, NOW) is None
 
 
 def test_a_page_reads_what_is_sold_once_and_cuts_all_periods_from_it(cell: str) -> None:
@@ -204,16 +204,16 @@ def test_it_takes_as_many_queries_however_much_is_sold(cell: str, rows: int) -> 
         for n in range(rows)
     )
     with CaptureQueriesContext(connection) as queries:
-        market.availability("cc", "production", NOW, NOW + 10 * DAY)
+        capacity_for_sale.availability("cc", "production", NOW, NOW + 10 * DAY)
     assert len(queries) == 5
 
 
 def test_the_first_market_makes_the_rules_of_approval_once(cell: str) -> None:
     Market.objects.all().delete()
-    market.market_of("cc")
+    capacity_for_sale.market_of("cc")
     assert [rule.approver for rule in ApprovalRule.objects.all()] == ["auto", "owner", "sre"]
     ApprovalRule.objects.all().delete()
-    market.market_of("dd")
+    capacity_for_sale.market_of("dd")
     assert not ApprovalRule.objects.exists()
 
 
@@ -231,13 +231,13 @@ def test_the_first_market_makes_the_rules_of_approval_once(cell: str) -> None:
 )
 def test_rules_out_of_range_are_refused_by_name(cell: str, name: str, value: Any) -> None:
     with pytest.raises(Rejected) as refused:
-        market.market_set(principal=ME, cell="cc", **{name: value})
+        capacity_for_sale.market_set(principal=ME, cell="cc", **{name: value})
     assert list(refused.value.fields) == [name]
 
 
 def test_only_an_sre_sets_rules(cell: str) -> None:
     with pytest.raises(Rejected, match="may not use actions of SREs; ask an SRE"):
-        market.market_set(principal=Principal("ann"), cell="cc", selling=False)
-    assert market.market_set(principal=ME, cell="cc", selling=False, grace_hours=1).grace_hours == 1
+        capacity_for_sale.market_set(principal=Principal("ann"), cell="cc", selling=False)
+    assert capacity_for_sale.market_set(principal=ME, cell="cc", selling=False, grace_hours=1).grace_hours == 1
     with clock.at(NOW):
-        assert not market.market_of("cc").selling
+        assert not capacity_for_sale.market_of("cc").selling

@@ -33,8 +33,8 @@ from hypothesis.stateful import (
 )
 
 from quota import clock
-from quota.admission import capacity
-from quota.admission.bands import bands_ensure
+from quota.admission import published_capacity
+from quota.admission.band_changes import bands_ensure
 from quota.billing.budgets import budget_set
 from quota.billing.invoices import invoices_close_due
 from quota.billing.ledger import budget_grant
@@ -64,7 +64,7 @@ from quota.models import (
     Shortfall,
     Tenant,
 )
-from quota.pricing.market import market_set
+from quota.pricing.capacity_for_sale import market_set
 from quota.pricing.price_lists import price_list_set, quote_make
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
@@ -143,7 +143,7 @@ class Market(RuleBasedStateMachine):
         self.revision = 1
         with self.time():
             bands_ensure(principal=SRE)
-            capacity.publish(cell="cc", capacity=ROOM, revision=1)
+            published_capacity.publish(cell="cc", capacity=ROOM, revision=1)
             market_set(principal=SRE, cell="cc", headroom_milli=HEADROOM_MILLI, grace_hours=24)
             price_list_set(
                 principal=SRE, cell="cc", base={"cpu": 10_007, "ram": 1_003}, curve=[[0, 1000], [1000, 3333]]
@@ -289,7 +289,7 @@ class Market(RuleBasedStateMachine):
     def machines_come_and_go(self, cpu: int, ram: int) -> None:
         self.revision += 1
         with self.step("machines_come_and_go"):
-            capacity.publish(cell="cc", capacity=(cpu, ram * GIB, 0, 0, 0, 0), revision=self.revision)
+            published_capacity.publish(cell="cc", capacity=(cpu, ram * GIB, 0, 0, 0, 0), revision=self.revision)
 
     @rule(hours=st.sampled_from([1, 1, 6, 24, 24, 60, 170, 24 * 33]), minutes=st.sampled_from([0, 7]))
     def wait(self, hours: int, minutes: int) -> None:

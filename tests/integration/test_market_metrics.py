@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from quota.admission.capacity import sold_at
+from quota.admission.published_capacity import sold_at
 from quota.metrics import MarketCollector
 from quota.models import (
     Account,
@@ -23,7 +23,7 @@ from quota.models import (
     PriorityBand,
     Shortfall,
 )
-from quota.pricing.market import sold_steps
+from quota.pricing.capacity_for_sale import sold_steps
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db

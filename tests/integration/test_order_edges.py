@@ -11,7 +11,7 @@ from quota import clock
 from quota.market import order_sweep, orders
 from quota.market.grants import quota_grant
 from quota.models import ApprovalRule, OrderState, Quota, Tenant
-from quota.pricing import market
+from quota.pricing import capacity_for_sale
 from quota.tenancy.principals import principal_of_user
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary import calendar
@@ -47,9 +47,9 @@ def ubar() -> Tenant:
 
 def most_sold(begin: float, end: float) -> int:
     """Return the largest number of production cores sold at an instant from `begin` to `end`, in days from NOW."""
-    band = market.band_named("production")
+    band = capacity_for_sale.band_named("production")
     first, last = NOW + begin * DAY, NOW + end * DAY
-    return calendar.peak(market.sold_steps("cc", [band], first, last), first, last)[0] // 1000
+    return calendar.peak(capacity_for_sale.sold_steps("cc", [band], first, last), first, last)[0] // 1000
 
 
 def test_a_change_of_a_change_that_waits_replaces_the_order_that_runs(ubar: Tenant) -> None:
@@ -127,7 +127,7 @@ def test_shrinking_keeps_the_grace_that_was_sold(ubar: Tenant) -> None:
     a_selling_cell(cores=10)
     first = place(ubar, 10, days=4)
     place(ubar, 10, begin=4, days=4)
-    market.market_set(principal=SRE, cell="cc", grace_hours=72)
+    capacity_for_sale.market_set(principal=SRE, cell="cc", grace_hours=72)
     with clock.at(NOW + DAY):
         orders.order_change(principal=buyer(), order=first, amounts=cores(9))
     assert most_sold(0, 20) == 10
@@ -151,14 +151,14 @@ def test_a_grant_to_the_end_of_time_has_no_room_for_a_grace(ubar: Tenant) -> Non
 def test_a_renewal_that_keeps_failing_can_be_switched_off_in_the_grace(ubar: Tenant) -> None:
     a_selling_cell(cores=10, grace_hours=72)
     first = place(ubar, 10, days=4, renew=True)
-    market.market_set(principal=SRE, cell="cc", selling=False)
+    capacity_for_sale.market_set(principal=SRE, cell="cc", selling=False)
     with clock.at(NOW + 4 * DAY + HOUR):
         order_sweep.orders_advance()
         first.refresh_from_db()
         assert first.state == OrderState.EXPIRED
         assert first.renew_next_at is not None
         orders.order_renewal_set(principal=buyer(), order=first, renew=False)
-        market.market_set(principal=SRE, cell="cc", selling=True)
+        capacity_for_sale.market_set(principal=SRE, cell="cc", selling=True)
     with clock.at(NOW + 5 * DAY):
         order_sweep.orders_advance()
     assert not first.successors.exists()

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from quota import clock
 from quota.market.order_sweep import orders_advance
 from quota.models import Account, ApprovalRule, Membership, Order, Quota
-from quota.pricing.market import market_of
+from quota.pricing.capacity_for_sale import market_of
 from quota.vocabulary.money import format_credits
 from tests.integration import market_world
 from tests.integration.market_world import CREDIT, cores

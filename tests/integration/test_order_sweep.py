@@ -11,7 +11,7 @@ from quota.billing import ledger_check
 from quota.market import orders
 from quota.market.order_sweep import orders_advance
 from quota.models import CellCapacity, Market, Notice, Order, OrderState, Quota, Tenant
-from quota.pricing.market import availability
+from quota.pricing.capacity_for_sale import availability
 from quota.vocabulary.permissions import Role
 from tests.integration.market_rows import (
     CREDIT,

@@ -25,7 +25,7 @@ from quota.models import (
     ServiceAccount,
     Tenant,
 )
-from quota.pricing.market import availability
+from quota.pricing.capacity_for_sale import availability
 from quota.pricing.price_lists import quote_make
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal, Role

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.admission import capacity
+from quota.admission import published_capacity
 from quota.models import Market, Notice, Order, OrderState, PriceList, PriorityBand, Quota, Quote, Record
 from quota.pricing.price_formula import part_of
 from quota.pricing.price_lists import (
@@ -42,7 +42,7 @@ def noon():
 @pytest.fixture
 def tenant():
     rows.a_cell()
-    capacity.publish(cell="cc", capacity=ROOM, revision=1)
+    published_capacity.publish(cell="cc", capacity=ROOM, revision=1)
     return rows.a_tenant("ubar")
 
 

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from quota import clock
 from quota.models import CellCapacity, PriceList, PriorityBand, Quota, Tenant
-from quota.pricing.market import capacity_of, market_set
+from quota.pricing.capacity_for_sale import capacity_of, market_set
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Role, Scope, system
 from scheduling.jobs import submit_and_kill, updates

@@ -13,7 +13,7 @@ from django.utils import timezone
 from quota import clock
 from quota.billing.budgets import budget_set
 from quota.models import Account, Order, Quote
-from quota.pricing.market import market_set
+from quota.pricing.capacity_for_sale import market_set
 from tests.integration import market_world
 from tests.integration.market_world import CREDIT
 from tests.integration.portal_world import signed_in

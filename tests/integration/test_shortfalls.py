@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from quota import clock
-from quota.admission import capacity
+from quota.admission import published_capacity
 from quota.market import orders
 from quota.market.shortfalls import shortfalls_examine, shortfalls_examine_all, shortfalls_examine_lowered
 from quota.models import CellCapacity, Notice, Order, Shortfall, Tenant
@@ -38,7 +38,7 @@ def sold() -> list[Order]:
 def lose(cores: int, revision: int = 2) -> None:
     """Publish that the cell now has `cores` cores, as scheduling does."""
     with transaction.atomic():
-        capacity.publish(cell="cc", capacity=[1000 * cores, 2**40, 2**40, 0, 0, 0], revision=revision)
+        published_capacity.publish(cell="cc", capacity=[1000 * cores, 2**40, 2**40, 0, 0, 0], revision=revision)
 
 
 def reports(kind: str) -> int:

@@ -7,8 +7,8 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.admission import capacity
-from quota.admission.bands import bands_ensure
+from quota.admission import published_capacity
+from quota.admission.band_changes import bands_ensure
 from quota.models import MeteredHour, Order, OrderState, PriceList, PriorityBand
 from quota.pricing.price_lists import DEFAULT_BASE, DEFAULT_CURVE, price_list_at, quote_preview
 from quota.pricing.what_if import what_if
@@ -27,7 +27,7 @@ CORES = (8_000, 0, 0, 0, 0, 0)
 @pytest.fixture(autouse=True)
 def world():
     bands_ensure(principal=ME)
-    capacity.publish(cell="cc", capacity=(10_000, 2**40, 0, 0, 0, 0), revision=1)
+    published_capacity.publish(cell="cc", capacity=(10_000, 2**40, 0, 0, 0, 0), revision=1)
     with clock.at(NOON):
         yield
 

@@ -12,7 +12,7 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 
-from quota.admission.bands import bands_ensure
+from quota.admission.band_changes import bands_ensure
 from quota.billing.ledger import budget_grant
 from quota.market.grants import quota_grant
 from quota.models import Membership, Quota, Tenant

@@ -31,7 +31,7 @@ from quota import clock
 from quota.billing.ledger import balance_of
 from quota.market.orders import order_approve, order_cancel, order_reject, order_renewal_set, order_transfer
 from quota.models import Order, OrderState
-from quota.pricing.market import calendar_days, market_of
+from quota.pricing.capacity_for_sale import calendar_days, market_of
 from quota.selectors import tenant_named
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.money import format_credits

@@ -18,7 +18,7 @@ from portal.sigma.reads.orders import orders_visible
 from portal.sigma.shop.resource_labels import LABELS
 from quota import clock
 from quota.models import HOLDING, PriorityBand
-from quota.pricing.market import CalendarDay, calendar_days, is_sold
+from quota.pricing.capacity_for_sale import CalendarDay, calendar_days, is_sold
 from quota.pricing.price_formula import UNIT
 from quota.request_cache import reads_once
 from quota.selectors import QuotaStanding, grants_visible, standings, tenants_visible

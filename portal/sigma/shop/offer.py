@@ -18,7 +18,7 @@ from quota.billing.budgets import spendings
 from quota.billing.ledger import balance_of
 from quota.billing.spending import Balances, beyond_month
 from quota.models import Budget, Market, Tenant
-from quota.pricing import market
+from quota.pricing import capacity_for_sale
 from quota.pricing.price_lists import quote_preview
 from quota.request_cache import reads_once
 from quota.vocabulary.errors import Rejected
@@ -127,7 +127,7 @@ def offer_for(
     """Return the shop's offer for the request `wish`. `cells`: the cells that sell quota. Raises `Rejected` if the shop
     cannot compute a price for the request.
     """
-    rules = market.market_of(wish.cell)
+    rules = capacity_for_sale.market_of(wish.cell)
     quote = quote_preview(principal=principal, tenant=tenant, **wish.goods)
     left = _left_for(wish)
     days = _days_left(wish, today=now.astimezone(wish.zone).date())
@@ -155,8 +155,8 @@ def offer_for(
 
 def _left_for(wish: Wish) -> Vector:
     """Return, per resource, the quota that can still be sold for the whole requested period and its grace period."""
-    grace_end = market.grace_end(market.market_of(wish.cell), wish.starts_at, wish.ends_at)
-    return market.availability(wish.cell, wish.band, wish.starts_at, grace_end)
+    grace_end = capacity_for_sale.grace_end(capacity_for_sale.market_of(wish.cell), wish.starts_at, wish.ends_at)
+    return capacity_for_sale.availability(wish.cell, wish.band, wish.starts_at, grace_end)
 
 
 def _enough(left: Sequence[int], amounts: Sequence[int]) -> bool:
@@ -167,7 +167,7 @@ def _days_left(wish: Wish, *, today: dt.date) -> list[DayLeft]:
     """Return the amounts that can still be sold on each requested day and on days around it, for at least 28 days."""
     first = max(today, wish.period.first - 3 * DAY)
     count = max(28, (wish.period.last - first).days + 1 + BESIDE)
-    days = market.calendar_days(wish.cell, wish.band, first, count, wish.zone)
+    days = capacity_for_sale.calendar_days(wish.cell, wish.band, first, count, wish.zone)
     return [DayLeft(day.date, day.left) for day in days]
 
 
@@ -179,7 +179,7 @@ def _alternatives(
     """
     found = []
     for what, but, wish in _candidates(offer, cells, now=now):
-        if market.market_of(wish.cell).selling and _enough(_left_for(wish), wish.amounts):
+        if capacity_for_sale.market_of(wish.cell).selling and _enough(_left_for(wish), wish.amounts):
             price = quote_preview(principal=principal, tenant=tenant, **wish.goods).price
             if price < offer.price or not offer.fits:
                 percent = round(100 * (price - offer.price) / offer.price) if offer.price else 0
@@ -191,8 +191,8 @@ def _first_fit(rules: Market, wish: Wish, *, now: dt.datetime) -> dt.date | None
     """Return the first day after the requested start from which enough quota is left for a period of the same length.
     Return None if there is no such day.
     """
-    length = market.grace_end(rules, wish.starts_at, wish.ends_at) - wish.starts_at
-    moment = market.earliest_start(wish.cell, wish.band, wish.amounts, length, max(now, wish.starts_at))
+    length = capacity_for_sale.grace_end(rules, wish.starts_at, wish.ends_at) - wish.starts_at
+    moment = capacity_for_sale.earliest_start(wish.cell, wish.band, wish.amounts, length, max(now, wish.starts_at))
     if moment is None:
         return None
     local = moment.astimezone(wish.zone)
@@ -205,10 +205,10 @@ def _candidates(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) ->
     """Return at most `OTHERS` possible alternatives, each with a title and a comment. They are not checked yet."""
     wish = offer.wish
     tried: list[tuple[str, str, Wish]] = []
-    bands = market.bands_by_name()
+    bands = capacity_for_sale.bands_by_name()
     here = bands[wish.band]
     for row in sorted(bands.values(), key=lambda row: row.price_milli):
-        if row.name != wish.band and market.is_sold(row) and row.price_milli < here.price_milli:
+        if row.name != wish.band and capacity_for_sale.is_sold(row) and row.price_milli < here.price_milli:
             tried.append((_("in band %s") % row.name, band_words(row), _changed(wish, now=now, band=row.name)))
     later = [7 * DAY, 28 * DAY] if offer.fits else [7 * DAY]
     firsts = [wish.period.first + step for step in later]

@@ -22,7 +22,7 @@ from portal.sigma.shop.request_form import Choices, Form, amount_fields, known_o
 from portal.sigma.shop.resource_labels import LABELS, size_fields
 from quota import clock
 from quota.models import Market, PriorityBand, Tenant
-from quota.pricing.market import bands_by_name, is_sold
+from quota.pricing.capacity_for_sale import bands_by_name, is_sold
 from quota.pricing.price_lists import quote_make
 from quota.request_cache import reads_once
 from quota.selectors import tenants_visible

@@ -18,7 +18,7 @@ from django.db import transaction
 
 from quota.admission import admission
 from quota.vocabulary.bands import band_of
-from scheduling.history.statistics.fold import Fold, FoldState, Start
+from scheduling.history.statistics.counts_from_events import Fold, FoldState, Start
 from scheduling.history.statistics.tallies import TOTAL, Figure, Tallies, Tally, TallyKey
 from scheduling.journal import journal
 from scheduling.journal.sql import execute, query

@@ -10,7 +10,7 @@ import pytest
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
 from scheduling.core.vocabulary.requirement import Group, Requirement
-from scheduling.history.statistics.fold import Fold, FoldState
+from scheduling.history.statistics.counts_from_events import Fold, FoldState
 from scheduling.history.statistics.tallies import (
     BOUNDS_S,
     TOTAL,

@@ -59,7 +59,7 @@ def _sums(column: str) -> str:
     return ", ".join(f"coalesce(sum({column}[{place}]), 0)" for place in range(1, SIZE + 1))
 
 
-# Orders that replace others count as in `quota.pricing.market`.
+# Orders that replace others count as in `quota.pricing.capacity_for_sale`.
 _SOLD = f"""
 SELECT each.cell, b.name, {_sums("sold")}, {_sums("granted")} FROM (
   SELECT cell, band_id, CASE WHEN NOT beyond_capacity THEN amounts END AS sold,
