@@ -166,3 +166,9 @@ def test_a_moment_is_restored_although_the_leader_was_lost_before_it_archived(le
     assert leader.sql("SELECT string_agg(n::text, ' ' ORDER BY n) FROM changes") == "1 2 3"
     assert leader.sql("SHOW recovery_target_time") == ""
     assert list(leader.folder.glob("data.before-*")), "the data before the restore is kept"
+
+
+def test_a_backup_of_a_server_that_does_not_answer_fails(leader: Server) -> None:
+    """Otherwise the timer would report a success each night, as on a standby."""
+    away = Server("away", leader.folder.parent)
+    assert "connection to server" in away.script("base-backup", fails=True)
