@@ -4,7 +4,7 @@
                                     │
                                     └─► Orders ──► agent: tasks to end (machine-short), tasks to evict
 
-A part of the memory, the reserve, should stay free (`memory.py`). Memory is tight if less than twice the reserve is
+A part of the memory, the reserve, should stay free (`memory_reserve.py`). Memory is tight if less than twice the reserve is
 free; the guard then throttles batch tasks. Memory is short if less than the reserve is free; the guard then ends tasks.
 Memory is measured twice per second. All other values are measured with the usage of all tasks. When memory gets tight,
 the agent measures this usage early.
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from borglet.messages import Removal, TaskKey
-from borglet.pressure import memory
+from borglet.pressure import memory_reserve
 from borglet.pressure.cpu import CpuControl, CpuSettings
 from borglet.pressure.readings import Readings
 from borglet.pressure.victims import PressureTenant, Resource, Shortage, Victim, held, victims
@@ -96,7 +96,7 @@ class Guard:
         least_s = settings.tight_interval_s if self._was_tight else settings.least_interval_s
         await asyncio.sleep(min(most_s, least_s))
         while (left_s := until - loop.time()) > 0:
-            if memory.is_tight(self._readings.memory(), 0):
+            if memory_reserve.is_tight(self._readings.memory(), 0):
                 return
             await asyncio.sleep(min(left_s, settings.memory_interval_s))
 
@@ -112,7 +112,7 @@ class Guard:
 
     def _shortage(self, resource: Resource, tenants: Sequence[PressureTenant]) -> Shortage | None:
         reading = self._readings.memory() if resource == "ram" else self._readings.disk()
-        return memory.shortage_of(resource, reading, sum(held(tenant, resource) for tenant in tenants))
+        return memory_reserve.shortage_of(resource, reading, sum(held(tenant, resource) for tenant in tenants))
 
     async def _relieve_disk(self, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
         """If too little disk is free, remove unused packages. If this is not enough, return the tasks that must end;
@@ -144,11 +144,11 @@ class Guard:
 
     async def _adjust(self, tenants: Sequence[PressureTenant], now: float) -> None:
         found = self._readings.memory()
-        tight = memory.is_tight(found, sum(tenant.usage.ram_bytes for tenant in tenants))
+        tight = memory_reserve.is_tight(found, sum(tenant.usage.ram_bytes for tenant in tenants))
         if tight != self._was_tight:
             log.info("memory is %s: %d MiB available", "tight" if tight else "plenty", found.available >> 20)
             self._was_tight = tight
-        ram = memory.grants(found, tenants, self._leaving["ram"])
+        ram = memory_reserve.grants(found, tenants, self._leaving["ram"])
         keys = ram.keys() | self._cpu.ceilings.keys()
         grants = {key: Grant(self._cpu.ceilings.get(key, 0), ram.get(key, 0)) for key in keys}
         batch = max(100, int(self._machine_milli * self._settings.batch_when_tight)) if tight else 0

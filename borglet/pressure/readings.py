@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from borglet.pressure.memory import AvailableMemory
+from borglet.pressure.memory_reserve import AvailableMemory
 
 
 class Readings(Protocol):

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from borglet.messages import NO_USAGE, EndCause, Exit, Health, Phase, RunTask, TaskKey, TaskReport, Usage
-from borglet.state.health import HealthWatch
+from borglet.state.health_watch import HealthWatch
 from borglet.state.phases import WITH_PROCESSES, PhaseStep, after
 
 log = logging.getLogger(__name__)

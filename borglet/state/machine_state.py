@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from borglet.messages import AllocReport, Desired, Health, Phase, RunTask, StopTask, TaskKey
-from borglet.state.health import HealthWatch
+from borglet.state.health_watch import HealthWatch
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import GivenUp, HoldAllocs, Instruction, Remembered
 from borglet.state.phases import PhaseStep

@@ -8,7 +8,7 @@ import dataclasses
 import math
 
 from borglet.messages import EndCause, Health, Phase, StopTask
-from borglet.state import health, stopping
+from borglet.state import health_watch, stopping
 from borglet.state.events import ProbeAnswered
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import CancelInstall, Install, Instruction, Probe, Remove, Resize, Start
@@ -88,7 +88,7 @@ def _keep_up(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, no
         out.append(Probe(inc.key, inc.run, check, port))
         return
     ports = ", ".join(sorted(inc.task.ports)) or "none"
-    detail = f"health.port: the task has no port {check.port!r}; use one of its ports: {ports}"
+    detail = f"health_watch.port: the task has no port {check.port!r}; use one of its ports: {ports}"
     answered(holdings, ProbeAnswered(inc.key, inc.run, False, detail), out, now=now)
 
 
@@ -100,7 +100,7 @@ def answered(holdings: Holdings, event: ProbeAnswered, out: list[Instruction], *
     if inc is None or inc.run != event.run or inc.watch is None or inc.task.health is None:
         return
     before = inc.watch.health
-    inc.watch = health.answered(
+    inc.watch = health_watch.answered(
         inc.watch, inc.task.health, ok=event.ok, detail=event.detail, holds_s=event.holds_s, now=now
     )
     if inc.watch.health is not before:

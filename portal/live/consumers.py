@@ -18,7 +18,7 @@ from django.db import DatabaseError
 
 from naming.table.names import ServiceName
 from portal.live.callers import principal_of_session, shortened
-from portal.live.hub import Hub, Viewer, hub
+from portal.live.page_updates import Hub, Viewer, hub
 from portal.live.topics import Behind, MachinesTopic, TasksTopic, Topic
 from portal.live.watch_limits import watch_begin
 from portal.sigma.reads.jobs import job_named

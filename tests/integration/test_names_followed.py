@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from naming.api import selectors, task_endpoints
 from naming.api.changes import MOST_REVISIONS, members_changed_after
 from naming.table.names import JobName, ServiceName, TaskName
-from portal.live.hub import Hub, Viewer
+from portal.live.page_updates import Hub, Viewer
 from portal.live.watched_names import NamesHub, NamesMessages, WatchedName
 from quota.vocabulary.permissions import system
 from scheduling.cells.cells import cell_new_history

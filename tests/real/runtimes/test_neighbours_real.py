@@ -8,7 +8,7 @@ import time
 from borglet.messages import EndCause, Slack, TaskKey
 from borglet.pressure.control_loop import Guard, GuardSettings
 from borglet.pressure.cpu import CpuSettings
-from borglet.pressure.memory import AvailableMemory
+from borglet.pressure.memory_reserve import AvailableMemory
 from borglet.pressure.readings import MachineReadings
 from borglet.pressure.victims import PressureTenant
 from borglet.runtimes.process import ProcessRuntime

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from borglet.messages import EndCause, Exit, Health
-from borglet.state import health, restarts
+from borglet.state import health_watch, restarts
 from borglet.state.restarts import Again, Final
 from tests.unit.borglet.builders import check, exited, killed, policy
 
@@ -60,10 +60,10 @@ def test_blameless_ends_count_for_nothing() -> None:
 
 def test_failures_within_grace_do_not_count_and_are_asked_about_fast() -> None:
     rule, now = check(grace_s=30.0, failures=2), 1000.0
-    watch = health.HealthWatch(since=now, due=now)
+    watch = health_watch.HealthWatch(since=now, due=now)
     asked = 0
     while now < 1029.0:
-        watch = health.answered(watch, rule, ok=False, detail="refused", holds_s=0, now=now)
+        watch = health_watch.answered(watch, rule, ok=False, detail="refused", holds_s=0, now=now)
         assert watch.health is Health.UNKNOWN
         now, asked = watch.due, asked + 1
         if asked == 10:
@@ -72,27 +72,27 @@ def test_failures_within_grace_do_not_count_and_are_asked_about_fast() -> None:
 
 
 def test_after_grace_the_failures_in_a_row_make_the_verdict() -> None:
-    rule, watch = check(grace_s=5.0, failures=2, interval_s=3.0), health.HealthWatch(since=0.0, due=0.0)
-    watch = health.answered(watch, rule, ok=False, detail="refused", holds_s=0, now=6.0)
+    rule, watch = check(grace_s=5.0, failures=2, interval_s=3.0), health_watch.HealthWatch(since=0.0, due=0.0)
+    watch = health_watch.answered(watch, rule, ok=False, detail="refused", holds_s=0, now=6.0)
     assert (watch.health, watch.due) == (Health.UNKNOWN, 9.0)
-    watch = health.answered(watch, rule, ok=False, detail="refused", holds_s=0, now=9.0)
+    watch = health_watch.answered(watch, rule, ok=False, detail="refused", holds_s=0, now=9.0)
     assert watch.health is Health.UNHEALTHY
 
 
 def test_a_success_ends_grace_and_one_failure_after_it_is_forgiven() -> None:
-    rule, watch = check(grace_s=100.0, failures=2), health.HealthWatch(since=0.0, due=0.0)
-    watch = health.answered(watch, rule, ok=True, detail="", holds_s=0, now=1.0)
+    rule, watch = check(grace_s=100.0, failures=2), health_watch.HealthWatch(since=0.0, due=0.0)
+    watch = health_watch.answered(watch, rule, ok=True, detail="", holds_s=0, now=1.0)
     assert (watch.health, watch.due) == (Health.HEALTHY, 6.0)
-    watch = health.answered(watch, rule, ok=False, detail="", holds_s=0, now=6.0)
-    watch = health.answered(watch, rule, ok=True, detail="", holds_s=0, now=11.0)
-    watch = health.answered(watch, rule, ok=False, detail="", holds_s=0, now=16.0)
+    watch = health_watch.answered(watch, rule, ok=False, detail="", holds_s=0, now=6.0)
+    watch = health_watch.answered(watch, rule, ok=True, detail="", holds_s=0, now=11.0)
+    watch = health_watch.answered(watch, rule, ok=False, detail="", holds_s=0, now=16.0)
     assert (watch.health, watch.failures) == (Health.HEALTHY, 1)
-    watch = health.answered(watch, rule, ok=False, detail="", holds_s=0, now=21.0)
+    watch = health_watch.answered(watch, rule, ok=False, detail="", holds_s=0, now=21.0)
     assert watch.health is Health.UNHEALTHY
 
 
 def test_an_answer_that_holds_is_not_asked_for_again() -> None:
-    watch = health.answered(
-        health.HealthWatch(since=0.0, due=0.0), check(), ok=True, detail="", holds_s=math.inf, now=1.0
+    watch = health_watch.answered(
+        health_watch.HealthWatch(since=0.0, due=0.0), check(), ok=True, detail="", holds_s=math.inf, now=1.0
     )
     assert watch.due == math.inf

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from borglet.messages import Slack, TaskKey, Usage
-from borglet.pressure.memory import GIB, AvailableMemory
+from borglet.pressure.memory_reserve import GIB, AvailableMemory
 from borglet.pressure.victims import PressureTenant
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation

@@ -12,7 +12,7 @@ from borglet.identity.saved_state import MemoryStore
 from borglet.messages import EndCause, Phase, Poll, Report
 from borglet.pressure.control_loop import Guard, GuardSettings
 from borglet.pressure.cpu import CpuSettings
-from borglet.pressure.memory import GIB, AvailableMemory
+from borglet.pressure.memory_reserve import GIB, AvailableMemory
 from borglet.runtimes.base.runtime import Runtime
 from tests.doubles import NoPackages
 from tests.unit.borglet.builders import desired, key, run_task

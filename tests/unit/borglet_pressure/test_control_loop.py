@@ -11,7 +11,7 @@ import pytest
 
 from borglet.messages import Usage
 from borglet.pressure.control_loop import Guard, GuardSettings, Orders
-from borglet.pressure.memory import GIB, AvailableMemory
+from borglet.pressure.memory_reserve import GIB, AvailableMemory
 from borglet.pressure.readings import MachineReadings
 from borglet.pressure.victims import PressureTenant
 from tests.real.runtimes.machine import MIB, key

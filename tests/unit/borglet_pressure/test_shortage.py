@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from borglet.messages import Usage
-from borglet.pressure.memory import GIB, AvailableMemory, grants, is_tight, reserve, shortage_of
+from borglet.pressure.memory_reserve import GIB, AvailableMemory, grants, is_tight, reserve, shortage_of
 from borglet.pressure.victims import Shortage, victims
 from tests.real.runtimes.machine import MIB, key
 from tests.unit.borglet_pressure.machine import SLACK, batch, server, tenant
