@@ -23,11 +23,12 @@ from borglet.messages import NO_USAGE, EndCause, Exit, Phase, Refusal, RunTask, 
 from borglet.runtimes.base.runtime import Presence
 from borglet.state import events, restarts, stopping
 from borglet.state.desired import differs_in_place, refusal_of
+from borglet.state.health_restarts import probe_answered
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import CancelInstall, GivenUp, Instruction, Save
 from borglet.state.machine_state import Holdings, keys_of, watch
 from borglet.state.phases import PhaseStep
-from borglet.state.reconciling import answered, reconcile
+from borglet.state.reconciling import reconcile
 from borglet.state.reporting import Reporter
 
 
@@ -75,7 +76,7 @@ class AgentState(Holdings):
             case events.Ended():
                 self._on_end(event.key, event.run, event.exit, now, out)
             case events.ProbeAnswered():
-                answered(self, event, out, now=now)
+                probe_answered(self, event, out, now=now)
             case events.Sampled():
                 for key, usage in event.usages.items():
                     if (inc := self.by_key.get(key)) is not None and inc.has_processes:

@@ -35,7 +35,7 @@ SIGN_IN, NOT_FOUND = 4401, 4404
 
 
 class Watcher(AsyncWebsocketConsumer):
-    """A WebSocket that sends the messages of `hub` to its client.
+    """A WebSocket that sends the messages of the hub to its client.
 
     `tasks`: asyncio tasks that run until the client disconnects. `threads`: the thread pool for functions that query
     the database; None means the thread of Channels.

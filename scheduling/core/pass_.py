@@ -19,11 +19,11 @@ from scheduling.core.garbage import collection_paused
 from scheduling.core.kernels.devices import set_bits
 from scheduling.core.kernels.placement import NOT_TRIED, place
 from scheduling.core.kernels.scorers import PART_NAMES, RUNNERS
-from scheduling.core.placing.inside_allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.attempts import ATTEMPTS, placed_by_priority, unplaced_first, worth_retrying
 from scheduling.core.placing.equivalence_classes import GroupedQueue, sort_into_groups
 from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.placing.hardness import hardest_first
+from scheduling.core.placing.inside_allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.kernel_input import tables_of
 from scheduling.core.placing.pass_cache import Decision, PassCache
 from scheduling.core.placing.queue import pending_in_order, pending_of

@@ -104,11 +104,3 @@ class Policy:
         except LookupError:
             return False
         return prod and (latency_sensitive or not self.batch_in_prod_by_reservation)
-
-    def ceiling(self, priority: int) -> int:
-        """Return the priority below which a task of `priority` may preempt other tasks (§2.5)."""
-        try:
-            band = band_of(priority, self.bands)
-        except LookupError:
-            return 0
-        return priority if band.preempts_within else band.low
