@@ -6,8 +6,8 @@
 
 A part of the memory, the reserve, should stay free (`memory_reserve.py`). Memory is tight if less than twice the
 reserve is free; the guard then throttles batch tasks. Memory is short if less than the reserve is free; the guard then
-ends tasks. Memory is measured twice per second. All other values are measured with the usage of all tasks. When memory gets tight,
-the agent measures this usage early.
+ends tasks. Memory is measured twice per second. All other values are measured with the usage of all tasks. When memory
+gets tight, the agent measures this usage early.
 """
 
 from __future__ import annotations

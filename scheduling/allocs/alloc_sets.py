@@ -1,8 +1,6 @@
-"""Alloc sets and the jobs inside them (§2.4). This module checks jobs and changes of alloc sets, and finds the inner
-tasks that are evicted together with their alloc.
+"""Alloc sets and the jobs inside them (§2.4). This module checks jobs and changes of alloc sets.
 
     a job with `alloc_set` ─► alloc_sets_named ─► JobSubmitted.alloc_set ─► its tasks are placed in running allocs
-    an alloc leaves ─► inner_of ─► its inner tasks return to the queue first, in the same journal entry
 
 An alloc is a task of a job of kind `alloc-set`. A task inside an alloc (an inner task) uses the alloc's limit instead
 of the machine's capacity. It needs no quota, because the alloc set already uses quota for the limit.
@@ -18,7 +16,6 @@ from django.db.models import F
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.resources import NAMES, PORTS, describe
 from scheduling.core.vocabulary.states import JobState, TaskState
-from scheduling.core.vocabulary.task_events import InnerTask
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec, Task
 from scheduling.spec import job_spec as spec
@@ -36,23 +33,6 @@ class AllocSet:
 
     job_id: int
     spec: spec.JobSpecification
-
-
-def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
-    """Return the tasks inside the given running allocs, in the order of their ids.
-
-    `leaving`: each alloc as (task id, incarnation). An incarnation of None stands for any incarnation.
-    """
-    rows = query(
-        "SELECT i.id, i.incarnation, a.id, j.name || '/' || a.index"
-        " FROM unnest(%s::bigint[], %s::integer[]) AS l(id, incarnation)"
-        " JOIN scheduling_task AS i ON i.alloc_id = l.id"
-        " JOIN scheduling_task AS a ON a.id = l.id AND a.state = 'running'"
-        " AND a.incarnation = coalesce(l.incarnation, a.incarnation)"
-        " JOIN scheduling_job AS j ON j.id = a.job_id ORDER BY i.id",
-        [[task for task, _ in leaving], [incarnation for _, incarnation in leaving]],
-    )
-    return [InnerTask(*row) for row in rows]
 
 
 def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:

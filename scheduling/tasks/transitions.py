@@ -11,18 +11,12 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from borglet.messages import Phase
-from scheduling.allocs import alloc_sets, kept_allocs
+from scheduling.allocs import alloc_sets
+from scheduling.allocs.inner_tasks import evictions_with_allocs
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id, task_id
-from scheduling.core.vocabulary.task_events import (
-    Ending,
-    Eviction,
-    ended_event,
-    evicted_event,
-    evictions_inside,
-    placed_event,
-)
+from scheduling.core.vocabulary.task_events import Ending, Eviction, ended_event, evicted_event, placed_event
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import execute, query, rows_by_key
@@ -91,19 +85,8 @@ def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[Task
 
     Return the old values of all evicted tasks, including the tasks inside allocs.
     """
-    came = _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in evictions]))
+    came = _evict(entry, evictions_with_allocs(entry, [(e.task_id, e.incarnation, e) for e in evictions]))
     return sorted([*came, *_evict(entry, evictions)], key=lambda was: was.task_id)
-
-
-def _along(entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
-    """Return an eviction for each task inside the allocs in `leaving`. An alloc that contains a running log saver
-    becomes a kept alloc: its folder stays on the machine (§4). `leaving`: (task id, incarnation or None for any, the
-    eviction or end of the task) for each task and alloc that leaves its machine.
-    """
-    why = {identity: change for identity, _, change in leaving}
-    inside = alloc_sets.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving])
-    kept_allocs.allocs_keep(entry, [inner.task_id for inner in inside if not why[inner.alloc_id].gone])
-    return evictions_inside(inside, why)
 
 
 def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
@@ -143,7 +126,7 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
 
     If an alloc ends, the tasks inside it become pending again before it ends (§2.4).
     """
-    _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in endings]))
+    _evict(entry, evictions_with_allocs(entry, [(e.task_id, e.incarnation, e) for e in endings]))
     by_id = {ending.task_id: ending for ending in endings}
     ended = change_tasks(
         "%s::text[], %s::text[], %s::text[]",

@@ -5,22 +5,19 @@ passwords and new tokens as JSON.
 from __future__ import annotations
 
 import json
-import secrets
 from argparse import ArgumentParser
 from typing import Any
 
-from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 
+from portal.management.first_users import first_users_create
 from quota.admission.band_changes import bands_ensure
 from quota.billing.ledger import budget_grant
 from quota.market.grants import quota_grant
-from quota.models import Membership, Quota, Tenant
-from quota.tenancy.members import membership_set
+from quota.models import Quota, Tenant
 from quota.tenancy.tenants import tenant_create
-from quota.tenancy.tokens import token_issue
 from quota.vocabulary.money import CREDIT
-from quota.vocabulary.permissions import Role, Scope, system
+from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import Vector
 from scheduling.cells.cells import cell_create
 from scheduling.identity.authority import ensure_authority
@@ -58,8 +55,7 @@ class Command(BaseCommand):
             budget_grant(principal=ME, tenant=owner, amount=DEMO_CREDITS * CREDIT, text="demonstration")
         for name in names:
             self._grant_quota(owner, name)
-        made["sre"] = self._user("sre", staff=True, scopes=list(Scope))
-        made["demo"] = self._user("demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=owner, role=Role.OWNER)
+        made |= first_users_create(principal=ME, tenant=owner)
         journal.ensure_partitions()
         # Join tokens for machines of this host that have not joined yet. Unused tokens expire.
         made["join_tokens"] = {"borglet": join_token_issue(principal=ME, cell=made_cells[0], uses=1)} | {
@@ -83,19 +79,3 @@ class Command(BaseCommand):
                 reason="demonstration",
                 beyond_capacity=True,
             )
-
-    def _user(
-        self, name: str, *, staff: bool, scopes: list[Scope], tenant: Tenant | None = None, role: Role | None = None
-    ) -> dict[str, str]:
-        """Create a user and return its name, password and token. If the user exists, return only the name."""
-        users = get_user_model().objects
-        if users.filter(username=name).exists():
-            return {"username": name}
-        password = secrets.token_urlsafe(12)
-        user = users.create_user(name, password=password, is_staff=staff, is_superuser=staff)
-        if tenant is not None and not Membership.objects.filter(user=user, tenant=tenant).exists():
-            membership_set(principal=ME, tenant=tenant, user=user, role=role)
-        _, token = token_issue(
-            principal=ME, user=user, name="made at the first start", scopes=[s.value for s in scopes], tenant=tenant
-        )
-        return {"username": name, "password": password, "token": token}

@@ -66,7 +66,7 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
     job, first_of_job = _numbered(job_slot.astype(np.int64))
     jobs = [tasks.job_at[slot] for slot in job_slot[first_of_job].tolist()]
     priorities, which = np.unique(tasks.job_priority[job_slot], return_inverse=True)
-    ceilings = np.array([preemption_ceiling(priority, policy.bands) for priority in priorities.tolist()], dtype=np.int64)
+    ceilings = np.array([preemption_ceiling(p, policy.bands) for p in priorities.tolist()], dtype=np.int64)
     shape = tasks.shape[slots]
     bounded = np.any(tasks.shapes.bounds[shape] > 0, axis=1)
     by_limit = tasks.job_by_limit[job_slot]
