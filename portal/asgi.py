@@ -28,9 +28,9 @@ from portal.http.package_uploads import PackageUploads  # noqa: E402
 from portal.http.rate_limits import RequestRates  # noqa: E402
 from portal.http.request_deadlines import Front  # noqa: E402
 from portal.live import routing  # noqa: E402
+from portal.live.hub import hub  # noqa: E402
 from portal.live.long_polls import NamePolls  # noqa: E402
 from portal.live.origins import SameOrigin  # noqa: E402
-from portal.live.page_updates import hub  # noqa: E402
 from portal.live.watched_names import names_hub  # noqa: E402
 from portal.settings.base import database  # noqa: E402
 from portal.settings.environment import exit_with, text  # noqa: E402

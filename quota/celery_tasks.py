@@ -8,14 +8,14 @@ from celery import shared_task
 from quota import retention
 from quota.billing import budgets, invoices, metering
 from quota.market import order_sweep, shortfalls
-from quota.notifications import sending
+from quota.notifications import delivery_attempts
 
 log = structlog.get_logger(__name__)
 
 
 @shared_task(name="quota.notices_send", ignore_result=True)
 def notices_send() -> None:
-    done = sending.notices_send()
+    done = delivery_attempts.notices_send()
     if done.sent or done.failed:
         log.info("notices sent", sent=done.sent, failed=done.failed)
 

@@ -4,7 +4,6 @@
 
     journal ─ wake-up or poll ─► names hub ─► changes of a name ─► WebSockets (`name_watch`), requests (`long_polls`)
 
-`topics` renders the changed parts of a page. `page_updates` has the hub, which reads new journal events of the
-cells that have viewers. `consumers` checks the rights of the viewers and sends the messages. The code in the browser is
-`static/portal/sigma.js`.
+`page_changes` renders the changed parts of a page. `hub` reads new journal events of the cells that have viewers.
+`consumers` checks the rights of the viewers and sends the messages. In the browser, `static/portal/sigma.js` runs.
 """

@@ -18,8 +18,8 @@ from django.db import DatabaseError
 
 from naming.table.names import ServiceName
 from portal.live.callers import principal_of_session, shortened
-from portal.live.page_updates import Hub, Viewer, hub
-from portal.live.topics import Behind, MachinesTopic, TasksTopic, Topic
+from portal.live.hub import Hub, Viewer, hub
+from portal.live.page_changes import Behind, MachinesTopic, TasksTopic, Topic
 from portal.live.watch_limits import watch_begin
 from portal.sigma.reads.jobs import job_named
 from portal.sigma.reads.names import service_named
@@ -35,7 +35,7 @@ SIGN_IN, NOT_FOUND = 4401, 4404
 
 
 class Watcher(AsyncWebsocketConsumer):
-    """A WebSocket that sends the messages of the hub to its client.
+    """A WebSocket that sends the messages of `hub` to its client.
 
     `tasks`: asyncio tasks that run until the client disconnects. `threads`: the thread pool for functions that query
     the database; None means the thread of Channels.

@@ -23,8 +23,8 @@ from naming.api.bns import MOST_WAIT_S
 from naming.api.changes import in_journal
 from portal.http.asgi_responses import Application, Receive, Send, reject, respond
 from portal.live.callers import principal_of
+from portal.live.hub import Viewer
 from portal.live.name_watch import body_of, in_thread, join, names_of, watchable
-from portal.live.page_updates import Viewer
 from portal.live.watch_limits import RETRY_AFTER_S, TooManyWatches
 from portal.live.watched_names import WatchedName, names_hub
 from quota.vocabulary.errors import Rejected

@@ -23,7 +23,7 @@ from channels.db import DatabaseSyncToAsync
 from naming.table.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
 from portal.live.callers import principal_of
 from portal.live.consumers import NOT_FOUND, Watcher
-from portal.live.page_updates import Viewer
+from portal.live.hub import Viewer
 from portal.live.watch_limits import watch_begin
 from portal.live.watched_names import NamesMessages, Watchable, WatchedName, names_hub, watched
 from quota.vocabulary.errors import Rejected

@@ -28,8 +28,8 @@ from naming.api.task_loads import Busy, loads_of
 from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint
 from naming.table.names import SERVICE, JobName, ServiceName, TaskName
 from naming.table.table import NAMING_KINDS
-from portal.live.page_updates import Hub, Page
-from portal.live.topics import CellNews, Happened
+from portal.live.hub import Hub, Page
+from portal.live.page_changes import CellNews, Happened
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary.requirement import task_id

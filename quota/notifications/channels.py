@@ -14,9 +14,9 @@ from django.utils.translation import gettext as _
 
 from quota import clock, records
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Tenant
+from quota.notifications.delivery_attempts import drop_waiting
 from quota.notifications.notice_kinds import KINDS, LEVELS
 from quota.notifications.notices import needed
-from quota.notifications.sending import drop_waiting
 from quota.notifications.webhook_client import may_call, receiver
 from quota.notifications.webhooks import secret_make
 from quota.records import RecordEntry

@@ -26,7 +26,7 @@ from typing import Any
 import django
 
 from scheduling.history.infrastore import grammar, ready_queries
-from scheduling.history.infrastore.process import engine
+from scheduling.history.infrastore.process import query_process
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits, TableSource
 from scheduling.history.infrastore.pruning import columns_of
 from tests.bench.wanted import wanted
@@ -78,7 +78,7 @@ def _run(text: str, since: dt.datetime, users: tuple[str, ...] | None) -> None:
         )
         tables[name] = TableSource(columns=columns_of(name, checked.names), users=users, files=files, since=limit)
     request = ChildRequest(sql=checked.sql, tables=tables, limits=LIMITS, form=Form.JSON)
-    engine.run(request)
+    query_process.run(request)
 
 
 def _cpu_s() -> float:

@@ -11,7 +11,7 @@ import pytest
 from borglet.messages import TaskKey
 from quota import records
 from quota.models import NoticeChannel
-from quota.notifications import sending
+from quota.notifications import delivery_attempts
 from quota.notifications.channels import channel_add
 from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
@@ -197,11 +197,14 @@ def _notices() -> None:
             "12 machines left. Sold are 400 cores more than there are.\n\nNothing more is sold.",
             level="urgent",
         )
-    sending.spread()
-    ((claimed, waiting),) = (found for found in sending.claim(2) if found[0] == channel)
-    sending.settle(
+    delivery_attempts.spread()
+    ((claimed, waiting),) = (found for found in delivery_attempts.claim(2) if found[0] == channel)
+    delivery_attempts.settle(
         claimed,
-        [sending.DeliveryOutcome(waiting[0].pk), sending.DeliveryOutcome(waiting[1].pk, "hooks.example answers 503")],
+        [
+            delivery_attempts.DeliveryOutcome(waiting[0].pk),
+            delivery_attempts.DeliveryOutcome(waiting[1].pk, "hooks.example answers 503"),
+        ],
     )
 
 

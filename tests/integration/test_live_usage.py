@@ -17,8 +17,8 @@ from django.test.utils import CaptureQueriesContext
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from portal.live.page_updates import OUTBOX, Hub, Viewer
-from portal.live.topics import MOST_ROWS, MachinesTopic, TasksTopic, news_of
+from portal.live.hub import OUTBOX, Hub, Viewer
+from portal.live.page_changes import MOST_ROWS, MachinesTopic, TasksTopic, news_of
 from quota.models import Membership
 from scheduling.core.vocabulary import task_events
 from scheduling.core.vocabulary.plan import Assignment

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from naming.api import selectors, task_endpoints
 from naming.api.changes import MOST_REVISIONS, members_changed_after
 from naming.table.names import JobName, ServiceName, TaskName
-from portal.live.page_updates import Hub, Viewer
+from portal.live.hub import Hub, Viewer
 from portal.live.watched_names import NamesHub, NamesMessages, WatchedName
 from quota.vocabulary.permissions import system
 from scheduling.cells.cells import cell_new_history
@@ -235,7 +235,7 @@ def test_a_removed_cell_ends_its_names(hub: NamesHub, job: Job) -> None:
 def test_more_news_than_are_reported_one_by_one_are_read_as_a_whole(
     hub: NamesHub, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portal.live.topics.MOST_EVENTS", 1)
+    monkeypatch.setattr("portal.live.page_changes.MOST_EVENTS", 1)
     names, viewer = follow(hub, job)
     before = names.revision
     report(job.cell, job, 0, health="unhealthy")

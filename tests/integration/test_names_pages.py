@@ -10,7 +10,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from naming.table.names import ServiceName
-from portal.live.topics import Behind, CellNews, Happened, news_of
+from portal.live.page_changes import Behind, CellNews, Happened, news_of
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Task
 from tests.integration import naming_rows, portal_world, rows

@@ -13,7 +13,7 @@ from django.db import connection
 
 from quota import clock, records
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Record, Tenant
-from quota.notifications import channels, sending, webhook_client
+from quota.notifications import channels, delivery_attempts, webhook_client
 from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
 from tests.integration.listeners import Hook, Post, listening
@@ -63,7 +63,7 @@ def test_a_webhook_carries_the_notice_and_its_signature(demo, hook, settings):
     settings.PORTAL_URL = "https://portal.example/"
     channel = add(demo, hook.url("/in?a=b"))
     notice = reported(demo, subject="Größe geändert", url="/orders/7/", level="warning", order=7)
-    assert sending.notices_send() == sending.Sent(sent=1)
+    assert delivery_attempts.notices_send() == delivery_attempts.Sent(sent=1)
     ((path, headers, body),) = hook.calls
     assert path == "/in?a=b"
     assert json.loads(body) == {
@@ -86,7 +86,7 @@ def test_a_mail_says_it_in_text_and_in_html(demo, post, settings):
     settings.PORTAL_URL = "https://portal.example"
     add(demo, "team@demo.example", "email")
     notice = reported(demo, subject="Grün & <gut>", text="Line one.\n\nLine <two>.", url="/orders/7/")
-    assert sending.notices_send().sent == 1
+    assert delivery_attempts.notices_send().sent == 1
     (mail,) = post.mails
     assert (mail["Subject"], mail["To"]) == ("[Borg Portal] Grün & <gut>", "team@demo.example")
     assert mail["Borg-Notice"] == f"notice-{notice.pk}"
@@ -109,7 +109,7 @@ def test_each_channel_gets_what_it_asked_for(demo, hook):
     reported(demo)
     reported(demo, kind="budget.stopped", level="urgent")
     reported(None, kind="shortfall.found")
-    sending.notices_send()
+    delivery_attempts.notices_send()
     assert sorted((path, json.loads(body)["kind"]) for path, _, body in hook.calls) == [
         ("/all", "budget.stopped"),
         ("/all", "order.approved"),
@@ -122,7 +122,7 @@ def test_each_channel_gets_what_it_asked_for(demo, hook):
 def test_what_was_sent_is_not_sent_again(demo, hook):
     add(demo, hook.url())
     reported(demo)
-    assert [sending.notices_send().sent for _ in range(3)] == [1, 0, 0]
+    assert [delivery_attempts.notices_send().sent for _ in range(3)] == [1, 0, 0]
     assert len(hook.calls) == 1
 
 
@@ -131,13 +131,13 @@ def test_notices_come_in_order_also_after_a_failure(demo, hook):
     hook.answers["/in"] = [200, 503]
     for number in range(4):
         reported(demo, subject=f"Number {number}")
-    assert sending.notices_send() == sending.Sent(sent=1, failed=1)
+    assert delivery_attempts.notices_send() == delivery_attempts.Sent(sent=1, failed=1)
     channel.refresh_from_db()
     assert channel.failing_since is not None
     assert channel.error == "127.0.0.1 answered 503; check the receiver"
-    assert sending.notices_send() == sending.Sent()  # the others wait behind the one that failed
+    assert delivery_attempts.notices_send() == delivery_attempts.Sent()  # the others wait behind the one that failed
     with clock.at(clock.now() + dt.timedelta(seconds=31)):
-        assert sending.notices_send() == sending.Sent(sent=3)
+        assert delivery_attempts.notices_send() == delivery_attempts.Sent(sent=3)
     heard = [json.loads(body) for body in hook.bodies()]
     assert [said["subject"][-1] for said in heard] == ["0", "1", "1", "2", "3"]
     assert heard[1]["id"] == heard[2]["id"]
@@ -146,7 +146,7 @@ def test_notices_come_in_order_also_after_a_failure(demo, hook):
 
 
 def test_waits_double_up_to_an_hour():
-    waits = [sending.retry_after(attempts).total_seconds() for attempts in (1, 2, 3, 8, 9, 1000)]
+    waits = [delivery_attempts.retry_after(attempts).total_seconds() for attempts in (1, 2, 3, 8, 9, 1000)]
     assert waits == [30, 60, 120, 3600, 3600, 3600]
 
 
@@ -156,12 +156,12 @@ def test_after_a_day_it_is_given_up_and_the_channel_paused(demo, hook):
     hook.answers["/in"] = [500] * 1000
     with clock.at(NOON):
         reported(demo)
-        sending.notices_send()
+        delivery_attempts.notices_send()
     for hours in range(1, 25):
         with clock.at(NOON + dt.timedelta(hours=hours)):
             if hours == 24:
                 reported(demo, kind="order.expired")
-            sending.notices_send()
+            delivery_attempts.notices_send()
     channel.refresh_from_db()
     assert channel.paused_at == NOON + dt.timedelta(days=1)
     of_it = NoticeDelivery.objects.filter(channel=channel).order_by("id")
@@ -174,7 +174,7 @@ def test_after_a_day_it_is_given_up_and_the_channel_paused(demo, hook):
     heard = [json.loads(body)["kind"] for body in hook.bodies("/fine")]
     assert heard == ["order.approved", "order.expired", "notices.paused"]
     reported(demo)
-    sending.notices_send()
+    delivery_attempts.notices_send()
     assert of_it.count() == 2  # a paused channel gets no more notices
     assert NoticeDelivery.objects.filter(channel=inform, state="sent").count() == 4
 
@@ -186,7 +186,7 @@ def test_a_test_ends_the_pause_and_goes_through_this_channel_alone(demo, hook):
         paused_at=NOON, failing_since=NOON, error="no", level="urgent", kinds=["order"]
     )
     channels.channel_test(principal=SRE, channel=channel)
-    assert sending.notices_send() == sending.Sent(sent=1)
+    assert delivery_attempts.notices_send() == delivery_attempts.Sent(sent=1)
     assert [json.loads(body)["kind"] for body in hook.bodies()] == ["notices.test"]
     assert len(hook.calls) == 1
     channel.refresh_from_db()
@@ -200,11 +200,11 @@ def test_what_the_receiver_does_not_want_makes_way_after_a_few_attempts(demo, ho
     moment = clock.now()
     for _ in range(5):
         with clock.at(moment):
-            sending.notices_send()
+            delivery_attempts.notices_send()
         moment += dt.timedelta(hours=1)
     reported(demo, subject="wanted")
     with clock.at(moment):
-        sending.notices_send()
+        delivery_attempts.notices_send()
     assert states() == ["failed", "sent"]
     assert NoticeDelivery.objects.last().error == "127.0.0.1 answered 422; check the receiver"
 
@@ -213,7 +213,7 @@ def test_redirects_are_not_followed(demo, hook):
     add(demo, hook.url())
     reported(demo)
     hook.answers["/in"] = [302]
-    assert sending.notices_send().failed == 1
+    assert delivery_attempts.notices_send().failed == 1
     assert [path for path, _, _ in hook.calls] == ["/in"]
     assert "a redirect" in NoticeDelivery.objects.get().error
 
@@ -225,7 +225,7 @@ def test_addresses_that_only_the_portal_reaches_are_not_called(demo, hook, setti
     NoticeChannel.objects.filter(pk=channel.pk).update(target=f"http://{host}:{port}/in")
     settings.BORG_WEBHOOK_NETWORKS = ()
     reported(demo)
-    assert sending.notices_send().failed == 1
+    assert delivery_attempts.notices_send().failed == 1
     assert hook.calls == []
     assert "private network" in NoticeDelivery.objects.get().error
 
@@ -236,11 +236,11 @@ def test_a_slow_receiver_holds_up_nobody(demo, hook):
     add(other, hook.url("/quick"))
     hook.slow.add("/slow")
     reported(demo)
-    for _ in range(3 * sending.DELIVERIES_AT_ONCE):
+    for _ in range(3 * delivery_attempts.DELIVERIES_AT_ONCE):
         reported(other)
 
-    hook.frees = ("/quick", 3 * sending.DELIVERIES_AT_ONCE)  # the slow receiver answers after the others
-    assert sending.notices_send() == sending.Sent(sent=1 + 3 * sending.DELIVERIES_AT_ONCE)
+    hook.frees = ("/quick", 3 * delivery_attempts.DELIVERIES_AT_ONCE)  # the slow receiver answers after the others
+    assert delivery_attempts.notices_send() == delivery_attempts.Sent(sent=1 + 3 * delivery_attempts.DELIVERIES_AT_ONCE)
     assert set(states()) == {"sent"}
 
 
@@ -260,7 +260,7 @@ def test_nobody_there(demo, hook):
     hook.shutdown()
     hook.server_close()
     reported(demo)
-    assert sending.notices_send().failed == 1
+    assert delivery_attempts.notices_send().failed == 1
     assert "refused" in NoticeDelivery.objects.get().error
 
 
@@ -269,7 +269,7 @@ def test_a_mail_server_that_refuses_the_address(demo, post):
     add(demo, "there@demo.example", "email")
     post.refuses["gone@demo.example"] = 550
     reported(demo)
-    assert sending.notices_send() == sending.Sent(sent=1, failed=1)
+    assert delivery_attempts.notices_send() == delivery_attempts.Sent(sent=1, failed=1)
     errors = set(NoticeDelivery.objects.values_list("error", flat=True))
     assert errors == {"", "the mail server rejected the address: no such box; check the address of this channel"}
 
@@ -277,22 +277,22 @@ def test_a_mail_server_that_refuses_the_address(demo, post):
 def test_a_sender_that_dies_leaves_its_channel_after_the_lease(demo, hook):
     add(demo, hook.url())
     reported(demo)
-    sending.spread()
-    ((_channel, waiting),) = sending.claim(16)
+    delivery_attempts.spread()
+    ((_channel, waiting),) = delivery_attempts.claim(16)
     assert len(waiting) == 1
-    assert sending.claim(16) == []
-    assert sending.notices_send() == sending.Sent()
-    with clock.at(clock.now() + sending.LEASE):
-        assert sending.notices_send() == sending.Sent(sent=1)
+    assert delivery_attempts.claim(16) == []
+    assert delivery_attempts.notices_send() == delivery_attempts.Sent()
+    with clock.at(clock.now() + delivery_attempts.LEASE):
+        assert delivery_attempts.notices_send() == delivery_attempts.Sent(sent=1)
 
 
 def test_a_channel_removed_meanwhile_is_not_an_error(demo, hook):
     channel = add(demo, hook.url())
     reported(demo)
-    sending.spread()
-    ((claimed, waiting),) = sending.claim(16)
+    delivery_attempts.spread()
+    ((claimed, waiting),) = delivery_attempts.claim(16)
     channels.channel_remove(principal=SRE, channel=channel)
-    sending.settle(claimed, [sending.DeliveryOutcome(waiting[0].pk)])
+    delivery_attempts.settle(claimed, [delivery_attempts.DeliveryOutcome(waiting[0].pk)])
     assert not NoticeDelivery.objects.exists()
 
 
@@ -302,10 +302,10 @@ def test_queries_do_not_grow_with_notices(demo, hook, django_assert_max_num_quer
     for _ in range(200):
         reported(demo)
     with django_assert_max_num_queries(8):
-        assert sending.spread() == 200
+        assert delivery_attempts.spread() == 200
     assert NoticeDelivery.objects.count() == 1000
     with django_assert_max_num_queries(7):
-        assert len(sending.claim(16)) == 5
+        assert len(delivery_attempts.claim(16)) == 5
 
 
 def test_only_one_sender_runs(demo, hook):
@@ -314,13 +314,13 @@ def test_only_one_sender_runs(demo, hook):
     other = connection.copy()
     try:
         with other.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_lock(%s)", [sending._LOCK])
-            assert sending.notices_send() == sending.Sent()
+            cursor.execute("SELECT pg_advisory_lock(%s)", [delivery_attempts._LOCK])
+            assert delivery_attempts.notices_send() == delivery_attempts.Sent()
             # Release the lock here, because a closed session keeps its locks until its process has noticed.
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [sending._LOCK])
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [delivery_attempts._LOCK])
     finally:
         other.close()
-    assert sending.notices_send() == sending.Sent(sent=1)
+    assert delivery_attempts.notices_send() == delivery_attempts.Sent(sent=1)
 
 
 def test_a_rotated_secret_signs_beside_the_old_one_until_its_time(demo, hook):
@@ -331,7 +331,7 @@ def test_a_rotated_secret_signs_beside_the_old_one_until_its_time(demo, hook):
     for moment in (NOON + dt.timedelta(hours=23), NOON + dt.timedelta(hours=24)):
         with clock.at(moment):
             reported(demo)
-            sending.notices_send()
+            delivery_attempts.notices_send()
     now_s = int(time.time())
     signed = [
         [is_signed(key, headers["Borg-Signature"], body, now_s=now_s) for key in (before.secret, after.secret)]

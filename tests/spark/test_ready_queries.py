@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from scheduling.history.infrastore import grammar, ready_queries
-from scheduling.history.infrastore.process import engine
+from scheduling.history.infrastore.process import query_process
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits, TableSource
 from scheduling.history.infrastore.pruning import columns_of
 from tests.made_history import BEGIN, MadeHistory
@@ -66,7 +66,7 @@ def of_duckdb(history: MadeHistory, query: str) -> tuple[list[str], list[list[An
         for name in checked.tables
     }
     request = ChildRequest(sql=checked.sql, tables=tables, limits=LIMITS, form=Form.JSON)
-    answer = engine.run(request)
+    answer = query_process.run(request)
     return [column.name for column in answer.head.columns], msgspec.json.decode(answer.body)
 
 

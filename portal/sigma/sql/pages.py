@@ -36,8 +36,8 @@ from scheduling.access import selectors
 from scheduling.api.sql import CONTENT_TYPES
 from scheduling.history.infrastore import asking, ready_queries, saved_queries
 from scheduling.history.infrastore.columns import TABLES
-from scheduling.history.infrastore.process.engine import Answer
 from scheduling.history.infrastore.process.protocol import Form
+from scheduling.history.infrastore.process.query_process import Answer
 
 # The most rows on the page. The files contain up to a million rows.
 SHOWN = 500

@@ -21,7 +21,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
 from scheduling.history.infrastore.archive_files import with_files
 from scheduling.history.infrastore.exported_rows import Visibility, export
-from scheduling.history.infrastore.process import engine
+from scheduling.history.infrastore.process import query_process
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
 from scheduling.models import Cell
 
@@ -42,7 +42,7 @@ def ask(
     now: dt.datetime,
     parameters: Mapping[str, Value] | None = None,
     form: Form = Form.JSON,
-) -> engine.Answer:
+) -> query_process.Answer:
     """Run a query over the history of `cell`, with only the rows that the principal may see.
 
     `parameters`: the values of `:name` in the query. `:since` is seven days before `now` and `:until` is `now` unless
@@ -61,7 +61,7 @@ def ask(
         tables = stack.enter_context(with_files(tables, manifest))
         request = ChildRequest(sql=checked.sql, tables=tables, limits=_limits(form), form=form, jobs=facts)
         try:
-            return engine.run(request)
+            return query_process.run(request)
         except Rejected as problem:
             raise _placed(problem, query) from problem
 

@@ -17,7 +17,7 @@ import pytest
 
 from quota.vocabulary.errors import Rejected
 from scheduling.history.infrastore.columns import TABLES
-from scheduling.history.infrastore.process import engine
+from scheduling.history.infrastore.process import query_process
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits, TableSource
 from scheduling.history.infrastore.tables import SCHEMAS
 
@@ -41,7 +41,7 @@ def run(query: str, archive: Path, users: tuple[str, ...] | None = ("own",), **l
     given = {"seconds": 20.0, "memory_mib": 256, "threads": 2, "most_rows": 100, "most_bytes": 2**20} | limits
     tables = {"jobs": TableSource(columns=COLUMNS, users=users, files=(str(archive),))}
     request = ChildRequest(sql=query, tables=tables, limits=msgspec.convert(given, Limits), form=Form.JSON)
-    found: list[list[object]] = msgspec.json.decode(engine.run(request).body)
+    found: list[list[object]] = msgspec.json.decode(query_process.run(request).body)
     return found
 
 
@@ -100,7 +100,7 @@ def test_endless_and_huge_queries_end(attack: str, code: str, archive: Path) -> 
     with pytest.raises(Rejected) as caught:
         run(attack, archive, seconds=2.0, memory_mib=128)
     assert caught.value.code in (code, "query-too-slow")  # a busy machine may not fill the memory in time
-    assert time.monotonic() - begin < 2.0 + engine._GRACE_S
+    assert time.monotonic() - begin < 2.0 + query_process._GRACE_S
 
 
 def test_a_large_result_is_cut(archive: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_large_result_is_cut(archive: Path) -> None:
 
 
 def test_a_busy_portal_asks_to_try_again(archive: Path) -> None:
-    taken = [engine._running.acquire(blocking=False) for _ in range(engine.MOST_AT_ONCE)]
+    taken = [query_process._running.acquire(blocking=False) for _ in range(query_process.MOST_AT_ONCE)]
     try:
         assert all(taken)
         with pytest.raises(Rejected) as caught:
@@ -118,4 +118,4 @@ def test_a_busy_portal_asks_to_try_again(archive: Path) -> None:
         assert (caught.value.status, caught.value.figures) == (503, {"retry_after_s": 5})
     finally:
         for _ in taken:
-            engine._running.release()
+            query_process._running.release()

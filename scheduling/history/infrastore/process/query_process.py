@@ -61,7 +61,7 @@ def _output_of(request: ChildRequest) -> bytes:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(_IMPORTS), "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
     with tempfile.TemporaryDirectory(prefix="borg-sql-") as empty:
         process = subprocess.Popen(
-            [sys.executable, "-m", "scheduling.history.infrastore.process.child"],
+            [sys.executable, "-m", "scheduling.history.infrastore.process.query_execution"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

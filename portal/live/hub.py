@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from django.db import DatabaseError, close_old_connections, connection
 
-from portal.live.topics import Announcement, CellNews, Happened, TasksTopic, Topic, news_of, verdict_marks
+from portal.live.page_changes import Announcement, CellNews, Happened, TasksTopic, Topic, news_of, verdict_marks
 from portal.live.watch_limits import OpenWatch
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell
