@@ -35,8 +35,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from quota.models import Invitation, ServiceAccount
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.invitations import invitation_accept, invitation_of
-from quota.tenancy.principals import principal_of_user
 from quota.tenancy.provider_accounts import from_provider
 from quota.tenancy.second_factor import enforced_for, second_factors_of
 from quota.tenancy.sessions import recorded_address

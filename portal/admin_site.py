@@ -36,7 +36,7 @@ from portal.gallery.pages import console_gallery
 from portal.settings.security_headers import CONSOLE
 from quota import admin as quota_admin
 from quota.admin.base import LeanMedia
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.second_factor import second_factors_remove
 from scheduling import admin as scheduling_admin
 from scheduling.admin.drains_and_brakes import notify_held

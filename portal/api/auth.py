@@ -10,7 +10,7 @@ from rest_framework import authentication, exceptions
 from rest_framework.request import Request
 
 from portal.http.rate_limits import forget_tenant, parts_of, remember_tenant
-from quota.tenancy.principals import InvalidToken, principal_of_token, principal_of_user
+from quota.tenancy.authentication import InvalidToken, principal_of_token, principal_of_user
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
 from scheduling.identity.task_tokens import BadIdentity, looks_like_one

@@ -20,7 +20,7 @@ from quota import clock
 from quota.csv_files import csv_answer
 from quota.models import CellCapacity, PriorityBand
 from quota.pricing.capacity_for_sale import is_sold, sale_capacity
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary.resources import CPU, NAMES, PORTS, describe
 from scheduling.access.selectors import cells_visible
 from scheduling.cells.capacity_reports import Point, ReportStep, bands_sampled, history, table

@@ -12,7 +12,7 @@ from unfold.widgets import SELECT_CLASSES
 
 from portal.console.capacity import chosen_cell
 from portal.sigma.history.past_cell_view import moment_context, moment_of_revision
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary.errors import Rejected
 
 

@@ -17,7 +17,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import cell_named, cells_visible

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST
 
 from portal.sigma.frame.page import check_form
 from portal.sigma.sql.pages import Place, answer, delete_saved
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 

@@ -16,7 +16,7 @@ from portal import plots
 from portal.console.capacity import chosen_cell
 from portal.plot_period import DAYS, ReportPeriod, period_of
 from quota import clock
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from scheduling.history.statistics.reports import Percentiles, Statistics, statistics, statistics_over_time
 from scheduling.history.statistics.tallies import HOUR_S, Figure
 

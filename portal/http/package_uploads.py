@@ -15,7 +15,7 @@ from channels.db import database_sync_to_async
 
 from portal.http.asgi_responses import Receive, Send, reject
 from portal.http.handler import ThreadedHandler
-from quota.tenancy.principals import InvalidToken, principal_of_token
+from quota.tenancy.authentication import InvalidToken, principal_of_token
 from quota.vocabulary.errors import Rejected
 from scheduling.access import selectors
 from scheduling.packages.packages import may_upload

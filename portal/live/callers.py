@@ -11,7 +11,7 @@ from django.contrib.auth import HASH_SESSION_KEY, get_user_model
 from django.contrib.auth.models import AbstractBaseUser
 from django.utils.crypto import constant_time_compare
 
-from quota.tenancy.principals import InvalidToken, principal_of_token, principal_of_user
+from quota.tenancy.authentication import InvalidToken, principal_of_token, principal_of_user
 from quota.tenancy.second_factor import step_needed
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity

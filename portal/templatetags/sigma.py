@@ -20,7 +20,7 @@ from django.utils.translation import ngettext
 from portal.sigma.frame.navigation import SECTIONS, section_of
 from portal.sigma.reads.event_sentences import exit_of
 from quota.notifications.inbox import UNREAD_SHOWN, unread_count
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary import money as amounts
 from quota.vocabulary.resources import NAMES, describe
 from scheduling.core.vocabulary.job_health import JobHealth

@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, describe

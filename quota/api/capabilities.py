@@ -14,8 +14,8 @@ from quota import selectors
 from quota.api.base import ListView, QuotaView
 from quota.models import Capability, CapabilityRequest
 from quota.tenancy import member_lists
+from quota.tenancy.authentication import user_named
 from quota.tenancy.capabilities import capability_answer, capability_ask, capability_grant, capability_revoke
-from quota.tenancy.principals import user_named
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, CapabilityKind, require
 

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.api.base import QuotaView
-from quota.tenancy.principals import user_named
+from quota.tenancy.authentication import user_named
 from quota.tenancy.sessions import session_end, sessions_end, sessions_of
 from quota.vocabulary.browsers import browser_of
 from quota.vocabulary.permissions import Action, require

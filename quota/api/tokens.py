@@ -16,7 +16,7 @@ from quota import selectors
 from quota.api.base import ListView, QuotaView
 from quota.dry_run import dry_run
 from quota.models import ServiceAccount, Token
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.provider_accounts import from_provider
 from quota.tenancy.second_factor import check_code
 from quota.tenancy.sign_in_limits import address_of, check_limited

@@ -20,6 +20,7 @@ from django.db.models.functions import Greatest
 
 from quota import clock
 from quota.billing import ledger
+from quota.market.refunds import MICROSECOND, give_back, share
 from quota.models import HOLDING, Market, Order, OrderState, Quota
 from quota.notifications.notices import notify
 from quota.pricing.capacity_for_sale import grace_end
@@ -28,7 +29,6 @@ from quota.vocabulary.errors import Conflict, NotFound
 from quota.vocabulary.money import format_credits as in_credits
 from quota.vocabulary.resources import as_mapping, format_vector
 
-MICROSECOND = dt.timedelta(microseconds=1)
 # If an order begins later than this after its start, the tenant pays only from the actual beginning on.
 LATE = dt.timedelta(minutes=5)
 # The time before the end of an order when it is renewed or members are reminded; at most a quarter of the period.
@@ -201,26 +201,6 @@ def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) ->
     give_back(entry, old, back, text=f"order {old.pk} replaced by order {order.pk}")
     stop(entry, old, OrderEvent.REPLACE, at=at, reason=f"replaced by order {order.pk}")
     return back
-
-
-def give_back(entry: RecordEntry, order: Order, amount: int, *, text: str) -> None:
-    """Refund `amount`, but at most the part of the price that was not refunded yet.
-
-    The caller must save `order.refunded`.
-    """
-    back = min(amount, order.price - order.refunded)
-    if back > 0:
-        ledger.refund(entry, order, back, text)
-        order.refunded += back
-
-
-def share(order: Order, begins_at: dt.datetime, ends_at: dt.datetime) -> int:
-    """Return the share of the order's price for the time from `begins_at` to `ends_at`, rounded down to a
-    micro-credit.
-    """
-    whole = (order.ends_at - order.starts_at) // MICROSECOND
-    part = min(max(0, (ends_at - begins_at) // MICROSECOND), whole)
-    return order.price * part // whole
 
 
 def news(

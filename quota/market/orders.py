@@ -33,16 +33,15 @@ from quota.market.order_steps import (
     OrderEvent,
     approve,
     cut_of,
-    give_back,
     new_order,
     news,
     replace,
-    share,
     stop,
     successor,
     take_back,
     wrong_state,
 )
+from quota.market.refunds import give_back, share
 from quota.models import OPEN, Order, OrderState, Quote, Tenant
 from quota.pricing.capacity_for_sale import band_named, cell_require, market_locked
 from quota.pricing.price_lists import Amounts, price_now, price_quoted

@@ -9,7 +9,7 @@ from quota import clock, records
 from quota.models import Invitation, Membership, ServiceAccount, Tenant
 from quota.notifications.notices import notify
 from quota.records import RecordEntry
-from quota.tenancy.principals import user_named
+from quota.tenancy.authentication import user_named
 from quota.tenancy.tenants import tenants_locked
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, Role, may, require

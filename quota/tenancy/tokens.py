@@ -1,4 +1,4 @@
-"""Issues and revokes tokens (`principals` reads the rights of a token).
+"""Issues and revokes tokens (`authentication` checks them, and reads their rights).
 
 session or password ─► Token ─► child ─► child      Revoking a token also revokes all its descendants.
 """
@@ -16,7 +16,7 @@ from django.db.models import Q, QuerySet
 from quota import clock, records
 from quota.models import ServiceAccount, Tenant, Token
 from quota.records import RecordEntry
-from quota.tenancy.principals import token_digest
+from quota.tenancy.authentication import token_digest
 from quota.vocabulary.errors import Forbidden, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, Scope, may
 

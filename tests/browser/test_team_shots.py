@@ -6,9 +6,9 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from quota.models import Tenant
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.capabilities import capability_answer, capability_ask, capability_grant
 from quota.tenancy.invitations import invitation_send, link_of
-from quota.tenancy.principals import principal_of_user
 from quota.tenancy.service_accounts import service_account_create, service_account_token
 from quota.tenancy.tenants import tenant_create, tenant_set
 from quota.vocabulary.permissions import Role

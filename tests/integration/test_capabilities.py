@@ -8,8 +8,8 @@ import pytest
 
 from quota import clock
 from quota.models import Capability, CapabilityRequest, Notice, Record
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.capabilities import USUAL, capability_answer, capability_ask, capability_grant, capability_revoke
-from quota.tenancy.principals import principal_of_user
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Role, may

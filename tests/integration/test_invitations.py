@@ -11,6 +11,7 @@ from django.db import connection
 
 from quota import clock
 from quota.models import Invitation, Membership, Record
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.invitations import (
     A_DAY_PER_ADDRESS,
     invitation_accept,
@@ -20,7 +21,6 @@ from quota.tenancy.invitations import (
     link_of,
 )
 from quota.tenancy.members import membership_set
-from quota.tenancy.principals import principal_of_user
 from quota.tenancy.service_accounts import service_account_create
 from quota.tenancy.tenants import tenant_create
 from quota.vocabulary.errors import Conflict, Forbidden, Rejected

@@ -9,9 +9,9 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from quota.models import Membership, Tenant
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.invitations import invitation_accept, invitation_send
 from quota.tenancy.members import InvitationNeeded, membership_set
-from quota.tenancy.principals import principal_of_user
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary.permissions import Role
 from tests.integration import rows, world

@@ -9,7 +9,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from quota.models import Membership, Tenant
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Role
 from scheduling.models import Cell, Job, Machine

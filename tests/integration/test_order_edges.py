@@ -12,7 +12,7 @@ from quota.market import order_sweep, orders
 from quota.market.grants import quota_grant
 from quota.models import ApprovalRule, OrderState, Quota, Tenant
 from quota.pricing import capacity_for_sale
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary import calendar
 from quota.vocabulary.errors import Forbidden, Rejected

@@ -9,8 +9,8 @@ from django.contrib.auth import get_user_model
 
 from quota import clock
 from quota.models import Record, ServiceAccount, Token
+from quota.tenancy.authentication import InvalidToken, principal_of_token, principal_of_user
 from quota.tenancy.members import member_leave, membership_set
-from quota.tenancy.principals import InvalidToken, principal_of_token, principal_of_user
 from quota.tenancy.service_accounts import (
     service_account_create,
     service_account_named,

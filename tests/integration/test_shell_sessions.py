@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from borglet.messages import ShellClaims
 from quota.models import Capability
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal, Scope
 from scheduling.core.vocabulary.requirement import task_id

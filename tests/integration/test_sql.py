@@ -23,9 +23,9 @@ from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
 from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.history.infrastore import asking, exported_rows, grammar, ready_queries
 from scheduling.history.infrastore.columns import TABLES
-from scheduling.history.infrastore.exported_rows import Visibility
 from scheduling.history.infrastore.process.loading import Loader
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
+from scheduling.history.infrastore.visible_rows import Visibility, visibility
 from scheduling.journal import journal
 from scheduling.models import Cell, Event, Job, Task
 from scheduling.tasks import transitions
@@ -124,7 +124,7 @@ def test_events_of_tasks_have_the_names_of_the_trace(cell, story, sre) -> None:
 
 
 def test_every_table_can_be_read(cell, story, sre) -> None:
-    database = everything(cell, asking.visibility(sre, cell))
+    database = everything(cell, visibility(sre, cell))
     found = {name: database.sql(f"SELECT * FROM {name}") for name in TABLES}
     for name, table in found.items():
         assert table.columns == [column.name for column in TABLES[name].columns]
@@ -156,17 +156,17 @@ def test_a_token_of_one_tenant_and_a_stranger_see_no_more(cell, story) -> None:
     assert ask(Principal(name="eve"), cell, query) == []
     helper = Principal(name="eve", capabilities=frozenset({(CapabilityKind.ANY_JOB, "cc")}))
     assert ask(helper, cell, query) == [["other"], ["ubar"]]
-    assert asking.visibility(helper, rows.a_cell("ee")).users == ()
-    assert asking.visibility(helper, cell).payers == ()
+    assert visibility(helper, rows.a_cell("ee")).users == ()
+    assert visibility(helper, cell).payers == ()
     assert ask(Principal(name="eve", sre=True, tenant="other"), cell, query) == [["other"]]
     assert ask(Principal(name="eve", sre=True, scopes=frozenset({Scope.WRITE})), cell, query) == []
 
 
 def test_money_is_for_buyers_and_owners(cell, story) -> None:
-    visible = asking.visibility(story["ann"], cell)
+    visible = visibility(story["ann"], cell)
     assert (visible.users, visible.payers) == (("ubar",), ())
     owner = world.principal("olga", tenant=story["own"], role=Role.OWNER)
-    assert asking.visibility(owner, cell).payers == ("ubar",)
+    assert visibility(owner, cell).payers == ("ubar",)
 
 
 def test_orders_and_their_prices_are_for_buyers_and_owners(cell, story, sre) -> None:
@@ -244,7 +244,7 @@ def everything(cell: Cell, visible: Visibility) -> duckdb.DuckDBPyConnection:
 
 
 def test_ready_queries_answer_on_real_rows(cell, story, sre) -> None:
-    database = everything(cell, asking.visibility(sre, cell))
+    database = everything(cell, visibility(sre, cell))
     found = {}
     for query in ready_queries.queries():
         checked = grammar.check(query.sql, asking.standard_parameters(timezone.now()))

@@ -8,9 +8,9 @@ from django.test import Client
 from django.urls import reverse
 
 from quota.models import Capability, CapabilityRequest, Membership, Record, Tenant
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.capabilities import capability_ask
 from quota.tenancy.invitations import invitation_send
-from quota.tenancy.principals import principal_of_user
 from quota.tenancy.service_accounts import service_account_create
 from quota.tenancy.tenants import tenant_create
 from tests.integration import rows, world

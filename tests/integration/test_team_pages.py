@@ -11,8 +11,8 @@ from django.core.cache import cache
 from django.test import Client
 
 from quota.models import CapabilityRequest, Invitation, Membership, Record, ServiceAccount, Tenant, Token
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.invitations import invitation_send
-from quota.tenancy.principals import principal_of_user
 from quota.tenancy.service_accounts import service_account_create
 from quota.tenancy.tenants import tenant_create
 from quota.vocabulary.permissions import Role

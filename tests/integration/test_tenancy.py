@@ -8,8 +8,8 @@ from django.test.utils import CaptureQueriesContext
 
 from quota.models import Membership, Notice, Record, Tenant
 from quota.selectors import tenant_named, tenants_visible
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.members import member_leave, membership_set
-from quota.tenancy.principals import principal_of_user
 from quota.tenancy.tenants import tenant_create, tenant_move, tenant_set
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Role, may

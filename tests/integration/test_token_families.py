@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from quota.models import Membership, Record, Token
 from quota.retention import forget_old
-from quota.tenancy.principals import principal_of_token
+from quota.tenancy.authentication import principal_of_token
 from quota.tenancy.service_accounts import service_account_create
 from quota.tenancy.tokens import TOKEN_LASTS, token_issue, token_revoke
 from quota.vocabulary.errors import Forbidden

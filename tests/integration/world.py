@@ -10,7 +10,7 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.test import Client
 
 from quota.models import Membership, Tenant
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Principal, Role, Scope, system
 from scheduling.core.vocabulary.plan import Assignment

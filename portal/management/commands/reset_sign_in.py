@@ -12,7 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
-from quota.tenancy.principals import user_named
+from quota.tenancy.authentication import user_named
 from quota.tenancy.provider_accounts import provider_unlink
 from quota.tenancy.second_factor import second_factors_remove
 from quota.vocabulary.errors import NotFound

@@ -19,7 +19,7 @@ from portal.parts.paging import Paging, by_number
 from quota.models import Tenant
 from quota.paging import MergedRows
 from quota.selectors import tenant_named, tenants_visible
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
 from scheduling.access.selectors import cells_visible

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Q, QuerySet, Sum
 
 from portal.sigma.reads.market import zone_of
-from quota.market.order_steps import share
+from quota.market.refunds import share
 from quota.models import AccountKind, LedgerEntry, Order, OrderState, Posting, Record
 from quota.selectors import tenants_visible
 from quota.vocabulary import calendar

@@ -19,6 +19,7 @@ from portal.sigma.team.tenants import PAGE_SIZE, ROLES, frame
 from quota import clock
 from quota.selectors import tenant_named
 from quota.tenancy import member_lists
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.invitations import (
     LASTS,
     invitation_accept,
@@ -28,7 +29,6 @@ from quota.tenancy.invitations import (
     invitation_withdraw,
     link_of,
 )
-from quota.tenancy.principals import principal_of_user
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 

@@ -1,6 +1,6 @@
 """Answers SQL queries over the history of a cell (§2.6).
 
-text ─► grammar: checked ─► sources: rows that the caller may see ─► engine: a process of its own ─► rows
+text ─► grammar: checked ─► visible_rows: tenants that the caller may see ─► query_process: a process of its own ─► rows
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
-from quota.models import Tenant
-from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
-from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
+from quota.vocabulary.permissions import Principal
 from scheduling.history.infrastore.archive_files import with_files
-from scheduling.history.infrastore.exported_rows import Visibility, export
+from scheduling.history.infrastore.exported_rows import export
 from scheduling.history.infrastore.process import query_process
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
+from scheduling.history.infrastore.visible_rows import visibility
 from scheduling.models import Cell
 
 if TYPE_CHECKING:
@@ -69,20 +68,6 @@ def ask(
 def standard_parameters(now: dt.datetime) -> dict[str, Value]:
     """Return the default values of the parameters `:since` (seven days before `now`) and `:until` (`now`)."""
     return {"since": now - dt.timedelta(days=DEFAULT_DAYS), "until": now}
-
-
-def visibility(principal: Principal, cell: Cell) -> Visibility:
-    """Return the tenants whose rows the principal may see in `cell`, and those whose rows about money it may see."""
-    if Scope.READ not in principal.scopes or principal.cell not in (None, cell.name):
-        return Visibility((), ())
-    if principal.tenant is None and principal.sre:
-        return Visibility(None, None)
-    names = tuple(tenants_visible(principal).values_list("name", flat=True))
-    payers = tuple(name for name in names if may(principal, Action.BILLING_VIEW, tenant=name))
-    if principal.tenant is None and principal.has(CapabilityKind.ANY_JOB, cell.name):
-        return Visibility(tuple(Tenant.objects.values_list("name", flat=True)), payers)
-    users = tuple(name for name in names if may(principal, Action.JOB_VIEW, tenant=name, cell=cell.name))
-    return Visibility(users, payers)
 
 
 def _checked(query: str, parameters: Mapping[str, Value]) -> CheckedQuery:

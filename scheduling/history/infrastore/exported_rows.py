@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +22,11 @@ from scheduling.history.infrastore.archive_files import Manifest
 from scheduling.history.infrastore.columns import DERIVED, TABLES, TIME
 from scheduling.history.infrastore.process.protocol import TableSource
 from scheduling.history.infrastore.pruning import begin_of, columns_of
+from scheduling.history.infrastore.visible_rows import Visibility
 from scheduling.models import Cell
 
 # The most rows of PostgreSQL that one query may read per table. The archive has no such limit.
 MOST_ROWS = 3_000_000
-# Tables about money and about the whole cell.
-_OF_PAYERS = ("metered_hours", "orders", "capacity_samples")
-
-
-@dataclass(frozen=True, slots=True)
-class Visibility:
-    """The rows of a cell that a caller may see. `users`: the tenants whose rows are visible; None: all rows. `payers`:
-    the tenants whose rows about money are visible; None: all rows.
-    """
-
-    users: tuple[str, ...] | None
-    payers: tuple[str, ...] | None
-
-    def users_of(self, table: str) -> tuple[str, ...] | None:
-        """Return the tenants whose rows of `table` are visible, in PostgreSQL and in the archive; None: all rows."""
-        return self.payers if table in _OF_PAYERS else self.users
 
 
 def export(

@@ -13,7 +13,7 @@ import datetime as dt
 from django.conf import settings
 
 from quota.vocabulary.permissions import Action, Principal, require
-from scheduling.history.infrastore.asking import visibility
+from scheduling.history.infrastore.visible_rows import visibility
 from scheduling.history.moments.messages import ListFilter, MomentRequest, PastMoment
 from scheduling.history.moments.process import MomentProcess
 from scheduling.models import Cell

@@ -1,4 +1,6 @@
-"""Reads the `Principal` (the caller with its rights) of a user or of a token. A wrong token raises `InvalidToken`."""
+"""Authentication: reads the `Principal` (the caller with its rights) of a user or of a token. A wrong token raises
+`InvalidToken`.
+"""
 
 from __future__ import annotations
 
