@@ -28,6 +28,7 @@ from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import CancelInstall, GivenUp, Instruction, Save
 from borglet.state.machine_state import Holdings, keys_of, watch
 from borglet.state.phases import PhaseStep
+from borglet.state.quarantine import is_new_history, stays_in_quarantine
 from borglet.state.reconciling import reconcile
 from borglet.state.reporting import Reporter
 
@@ -151,7 +152,7 @@ class AgentState(Holdings):
         if self.pending is None or self.pending.generation != event.generation:
             return
         desired, self.pending = self.pending, None
-        changed = self.desired is not None and self.desired.history_id != desired.history_id
+        new_history = is_new_history(self.desired, desired)
         self.put_in_force(desired)
         self.hold_allocs(out)
         for inc in list(self.by_key.values()):
@@ -166,7 +167,7 @@ class AgentState(Holdings):
                 del self.by_key[inc.key]
             else:
                 inc.dropped = inc.phase is Phase.ENDED
-                inc.quarantined = inc.quarantined or changed
+                inc.quarantined = stays_in_quarantine(inc, listed=False, new_history=new_history)
         for task in desired.run:
             known = self.by_key.get(task.key)
             if known is None:

@@ -10,6 +10,7 @@ from borglet.state.health_watch import HealthWatch
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import GivenUp, HoldAllocs, Instruction, Remembered
 from borglet.state.phases import PhaseStep
+from borglet.state.quarantine import is_new_history, stays_in_quarantine
 
 
 class Holdings:
@@ -98,10 +99,10 @@ class Holdings:
         which is part of the data. The Borglet saves the data before it applies `desired`.
         """
         listed: set[TaskKey] = set()
-        changed = False
+        new_history = False
         if desired is not None:
             listed = {task.key for task in desired.run} | {stop.key for stop in desired.stop}
-            changed = self.desired is not None and self.desired.history_id != desired.history_id
+            new_history = is_new_history(self.desired, desired)
         return Remembered(
             desired,
             given_up=[
@@ -113,8 +114,7 @@ class Holdings:
                 inc.key
                 for inc in self.by_key.values()
                 if (inc.ran or inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING))
-                and inc.key not in listed
-                and (changed or inc.quarantined)
+                and stays_in_quarantine(inc, listed=inc.key in listed, new_history=new_history)
             ],
         )
 
