@@ -1,5 +1,5 @@
-"""Quarantine: after a new history of the cell, for example a restore, the Borglet keeps tasks that the database does not
-contain, until an SRE decides about them. Pure.
+"""Quarantine: after a new history of the cell, for example a restore, the Borglet keeps tasks that the database does
+not contain, until an SRE decides about them. Pure.
 """
 
 from __future__ import annotations
