@@ -14,6 +14,7 @@ from portal.sigma.frame.page import given_in, page, page_of, paging_of
 from portal.sigma.reads import cells as reads
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
+from scheduling.cells.cell_counts import cell_counts_and_racks
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.master.queue_health import queues
 from scheduling.models.machines import REMOVED
@@ -36,7 +37,7 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
     if chosen["state"] not in STATES:
         chosen["state"] = ""
     rows = reads.machines_of(row, state=chosen["state"], rack=chosen["rack"], search=chosen["q"])
-    counts, racks = reads.cell_counts_and_racks(row.id)
+    counts, racks = cell_counts_and_racks(row.id)
     everything = sum(counts[f"machines_{status.value}"] for status in MachineStatus)
     machines = page_of(request, rows, PAGE_SIZE, count=None if any(chosen.values()) else everything)
     columns = (
