@@ -27,7 +27,7 @@ _ALL, _UNKNOWN = "all", "-"
 @site.command("list")
 def site_list(session: Context) -> None:
     """List all sites with their machines, tasks and resources. The site - has all that belongs to no site."""
-    rows = list(session.client.pages("/api/v1/sites/"))
+    rows = session.client.get("/api/v1/sites/")
     columns: dict[str, Column] = {
         "SITE": lambda row: row["name"] or _UNKNOWN,
         "CLUSTERS": lambda row: sum(1 for one in row["clusters"] if one["name"]),

@@ -17,7 +17,7 @@ from scheduling.cells import sites
 from scheduling.cells.rollups import Figures, site_rollups
 from scheduling.models import Cluster, Site
 
-_TEXT = {"max_length": 200, "allow_blank": True}
+_LENGTH = 200
 _NAME = "A DNS label, such as `{}`."
 
 
@@ -30,15 +30,17 @@ class SiteSerializer(ReadSerializer):
 
 class NewSiteSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=63, help_text=_NAME.format("zurich"))
-    description = serializers.CharField(**_TEXT, default="")
-    location = serializers.CharField(**_TEXT, default="", help_text="Where the buildings are, such as an address.")
+    description = serializers.CharField(max_length=_LENGTH, allow_blank=True, default="")
+    location = serializers.CharField(
+        max_length=_LENGTH, allow_blank=True, default="", help_text="Where the buildings are, such as an address."
+    )
 
 
 class SiteChangesSerializer(serializers.Serializer[Any]):
     """The texts of a site that change. Texts that are not given stay as they are."""
 
-    description = serializers.CharField(**_TEXT, required=False)
-    location = serializers.CharField(**_TEXT, required=False)
+    description = serializers.CharField(max_length=_LENGTH, allow_blank=True, required=False)
+    location = serializers.CharField(max_length=_LENGTH, allow_blank=True, required=False)
 
 
 class ClusterSerializer(ReadSerializer):
@@ -55,14 +57,14 @@ class ClusterSerializer(ReadSerializer):
 class NewClusterSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=63, help_text=_NAME.format("zurich-1"))
     site = serializers.CharField(max_length=63, allow_blank=True, default="", help_text="Name of the cluster's site.")
-    description = serializers.CharField(**_TEXT, default="")
+    description = serializers.CharField(max_length=_LENGTH, allow_blank=True, default="")
 
 
 class ClusterChangesSerializer(serializers.Serializer[Any]):
     """What changes. Fields that are not given stay as they are. The cells of the cluster move with it."""
 
     site = serializers.CharField(max_length=63, allow_blank=True, required=False, help_text="Name of the new site.")
-    description = serializers.CharField(**_TEXT, required=False)
+    description = serializers.CharField(max_length=_LENGTH, allow_blank=True, required=False)
 
 
 class FiguresSerializer(serializers.Serializer[Any]):

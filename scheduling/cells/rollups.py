@@ -79,7 +79,7 @@ def site_rollups(principal: Principal) -> list[SiteRollup]:
 
     Makes five queries and one request to Redis, however many rows there are.
     """
-    cells = list(cells_visible(principal).filter(study_of=None).order_by("name"))
+    cells = list(cells_visible(principal).filter(study_of__isnull=True).order_by("name"))
     found: defaultdict[int | None, list[CellRollup]] = defaultdict(list)
     for one in _cell_rollups(cells):
         found[one.cell.cluster_id].append(one)
@@ -90,11 +90,6 @@ def site_rollups(principal: Principal) -> list[SiteRollup]:
         clusters[None].append(_cluster(None, found[None]))
     sites = [_site(site, clusters[site.id]) for site in sites_visible(principal)]
     return [*sites, _site(None, clusters[None])] if clusters[None] else sites
-
-
-def total(rollups: Iterable[SiteRollup]) -> Figures:
-    """Return the figures of all sites together."""
-    return _sum(one.figures for one in rollups)
 
 
 def _cell_rollups(cells: list[Cell]) -> list[CellRollup]:

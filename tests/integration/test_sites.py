@@ -1,34 +1,35 @@
-"""Tests of sites and clusters: changes by SREs, the sums of their machines, tasks and resources, and their migration."""
+"""Tests of sites and clusters: changes by SREs, sums of their machines, tasks and resources, and their migration."""
 
 from __future__ import annotations
 
 import importlib
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import redis
 from django.apps import apps
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from quota.models import Record
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Principal, system
 from quota.vocabulary.resources import NAMES
 from scheduling.cells import sites
 from scheduling.cells.cells import cell_create
 from scheduling.cells.deletion import cell_delete
-from scheduling.cells.rollups import Figures, site_rollups, total
+from scheduling.cells.rollups import site_rollups
 from scheduling.journal import wakeups
-from scheduling.models import Cell, Cluster, Event, Site
+from scheduling.journal.sql import execute, query
+from scheduling.models import Cell, Cluster, Event, Machine, Site
 from scheduling.usage import utilisation
 from tests.integration import cli_world, portal_world, rows, world
 from tests.integration.portal_world import signed_in
 
 pytestmark = pytest.mark.django_db
 SRE = system("test")
-ANN = Principal(name="ann")
-GIB = 2**30
+migration = importlib.import_module("scheduling.migrations.0045_sites_and_clusters")
 
 
 @pytest.fixture
@@ -60,7 +61,9 @@ def forget_measurements(db):
 
 
 def records() -> list[tuple[str, dict]]:
-    return [(record.kind, record.data) for record in Record.objects.order_by("revision")]
+    """Return the kind and the data of each record about a site, a cluster or a cell."""
+    found = Record.objects.filter(kind__regex=r"^(site|cluster|cell)\.").order_by("revision")
+    return [(record.kind, record.data) for record in found]
 
 
 # --- changes
@@ -191,3 +194,198 @@ def test_borgctl_manages_sites_and_clusters(tmp_path, shared_portal) -> None:
     sre.out("cell", "move", "cc", "--cluster", "")
     assert "Cluster zrh-1 is deleted." in sre.out("cluster", "delete", "zrh-1")
     assert "Site zurich is deleted." in sre.out("site", "delete", "zurich")
+
+
+# --- sums
+
+
+@pytest.fixture
+def places(zurich, forget_measurements):
+    """Create cells prod and test in cluster zrh-1, cell far in cluster dub-1 without a site, and cell cc without a
+    cluster. Cell cc has the machine and the job of `portal_world`; far is the only cell without measured amounts.
+    """
+    made = portal_world.make()
+    cells = {
+        name: cell_create(principal=SRE, name=name, cluster=cluster, site=site)
+        for name, cluster, site in (("prod", "zrh-1", "zurich"), ("test", "zrh-1", "zurich"), ("far", "dub-1", ""))
+    }
+    cells["cc"] = made.cell
+    for name, number in (("prod", 3), ("test", 1)):
+        for index in range(number):
+            rows.a_machine(cells[name], f"{name}-{index}")
+    Machine.objects.filter(hostname="prod-2").update(state="down")
+    measured(cells["prod"], cpu=3000, used=1000, capacity=8000)
+    measured(cells["test"], cpu=500, used=100, capacity=1000)
+    measured(cells["cc"], cpu=100, used=40, capacity=64000)
+    return cells
+
+
+def test_sums_add_up_per_cell_cluster_and_site(places) -> None:
+    found = site_rollups(SRE)
+    zurich, nowhere = found
+    assert (zurich.site.name, nowhere.site) == ("zurich", None)
+    assert [(one.cluster.name, [cell.cell.name for cell in one.cells]) for one in zurich.clusters] == [
+        ("zrh-1", ["prod", "test"])
+    ]
+    assert [str(one.cluster) for one in nowhere.clusters] == ["dub-1", "None"]
+    both = zurich.figures
+    assert (both.cells, both.measured, both.counts["machines_up"], both.counts["machines_down"]) == (2, 2, 3, 1)
+    assert [amounts["cpu"] for amounts in (both.capacity, both.allocated, both.usage)] == [9000, 3500, 1100]
+    assert both.capacity["ram"] == 900
+    others = nowhere.figures
+    assert (others.cells, others.measured, others.allocated["cpu"], others.counts["tasks_pending"]) == (2, 1, 100, 2)
+
+
+def test_a_cell_whose_master_is_silent_is_marked(places) -> None:
+    (far,) = site_rollups(SRE)[1].clusters[0].cells
+    assert (far.measured_at, far.figures.capacity, far.figures.counts["machines_up"]) == (None, {}, 0)
+    assert site_rollups(SRE)[0].clusters[0].cells[0].measured_at.year == 2027
+
+
+def test_without_redis_counts_are_shown_and_amounts_are_not(places, monkeypatch) -> None:
+    with monkeypatch.context() as away:
+        away.setattr(wakeups, "_client", redis.Redis(port=1, retry=None))
+        (zurich, _) = site_rollups(SRE)
+    assert (zurich.figures.measured, zurich.figures.counts["machines_up"], zurich.figures.capacity) == (0, 3, {})
+
+
+def test_the_number_of_queries_does_not_grow_with_rows(places) -> None:
+    with CaptureQueriesContext(connection) as few:
+        site_rollups(SRE)
+    for number in range(6):
+        cell = cell_create(principal=SRE, name=f"c{number}", cluster=f"k{number}", site=f"s{number}")
+        rows.a_machine(cell, f"m{number}")
+    with CaptureQueriesContext(connection) as many:
+        assert len(site_rollups(SRE)) == 8
+    assert len(few) == len(many) == 5
+
+
+def test_study_cells_and_deleted_cells_are_not_counted(places) -> None:
+    Cell.objects.create(name="copy", study_of={"cell": "prod"})
+    cell_delete(principal=SRE, cell=places["far"], confirm="far")
+    assert sum(site.figures.cells for site in site_rollups(SRE)) == 3
+
+
+def test_a_token_of_one_cell_shows_only_its_site(places) -> None:
+    bound = Principal(name="ann", cell="prod")
+    (zurich,) = site_rollups(bound)
+    assert [[cell.cell.name for cell in one.cells] for one in zurich.clusters] == [["prod"]]
+    assert [one.site for one in site_rollups(Principal(name="ann", cell="cc"))] == [None]
+
+
+def test_rest_nests_cells_in_clusters_in_sites(places, sre) -> None:
+    listed = sre.get("/api/v1/sites/").json()
+    assert [site["name"] for site in listed] == ["zurich", ""]
+    assert listed[0]["location"] == "Zürich, Hardturm"
+    (cluster,) = listed[0]["clusters"]
+    prod, _ = cluster["cells"]
+    assert (cluster["name"], prod["name"], prod["measured_at"]) == ("zrh-1", "prod", "2027-01-15T08:00:00Z")
+    assert prod["figures"]["machines"] == {"up": 2, "draining": 0, "down": 1}
+    assert prod["figures"]["usage"]["cpu"] == 1000
+    assert listed[1]["clusters"][0]["cells"][0]["measured_at"] is None
+    assert sre.get("/api/v1/sites/zurich/").json() == listed[0]
+    missing = sre.get("/api/v1/sites/bern/")
+    assert (missing.status_code, "give one of zurich" in missing.json()["detail"]) == (404, True)
+
+
+# --- pages
+
+
+def test_the_page_of_cells_groups_them_by_site_and_cluster(places) -> None:
+    page = signed_in("viewer").get("/cells/").content.decode()
+    order = [
+        page.index(text)
+        for text in ("</span> zurich", "</span> zrh-1", "/cells/prod/", "No site recorded", "/cells/far/")
+    ]
+    assert order == sorted(order)
+    assert "not measured" in page
+    assert "1 cell not measured" in page
+
+
+def test_without_sites_the_page_of_cells_is_a_plain_list(db) -> None:
+    portal_world.make()
+    page = signed_in("viewer").get("/cells/").content.decode()
+    assert "/cells/cc/" in page
+    assert "No site recorded" not in page
+
+
+def test_the_console_shows_changes_and_deletes_sites_and_clusters(places) -> None:
+    sre = signed_in("sre")
+    page = sre.get(reverse("admin:sites")).content.decode()
+    zurich, cluster = Site.objects.get(), Cluster.objects.get(name="zrh-1")
+    assert reverse("admin:scheduling_cluster_change", args=[cluster.pk]) in page
+    added = sre.post(reverse("admin:scheduling_site_add"), {"name": "bern", "description": "", "location": "Bern"})
+    assert (added.status_code, Site.objects.get(name="bern").location) == (302, "Bern")
+    path = reverse("admin:scheduling_cluster_change", args=[cluster.pk])
+    sre.post(path, {"site": Site.objects.get(name="bern").pk, "description": "Row 3"})
+    cluster.refresh_from_db()
+    assert (cluster.site.name, cluster.description) == ("bern", "Row 3")
+    refused = sre.post(reverse("admin:scheduling_cluster_delete", args=[cluster.pk]), {"post": "yes"}, follow=True)
+    assert "cannot be deleted, because it has 2 cells (prod, test)" in refused.content.decode()
+    sre.post(reverse("admin:scheduling_site_delete", args=[zurich.pk]), {"post": "yes"})
+    assert not Site.objects.filter(name="zurich").exists()
+    prod = places["prod"]
+    dublin = Cluster.objects.get(name="dub-1")
+    form = reverse("admin:scheduling_cell_change", args=[prod.pk])
+    rejected = sre.post(form, {"cluster": dublin.pk, "settings": '{"scorer": "luck"}'})
+    assert "must be hybrid" in rejected.content.decode()
+    assert Cell.objects.get(pk=prod.pk).cluster == cluster
+    assert sre.post(form, {"cluster": dublin.pk, "settings": "{}"}).status_code == 302
+    assert Cell.objects.get(pk=prod.pk).cluster == dublin
+
+
+# --- texts of the release before
+
+
+def test_texts_of_cells_become_rows_and_stay(db) -> None:
+    for number, (cluster, site) in enumerate([("c1", "zurich"), ("", "Zürich DC 4"), ("", "")]):
+        cell = Cell.objects.create(name=f"cell-{number}")
+        execute("UPDATE scheduling_cell SET cluster = %s, site = %s WHERE id = %s", [cluster, site, cell.id])
+    migration.fill(apps, None)
+    cells = Cell.objects.order_by("name")
+    assert [(cell.cluster_name, cell.site_name) for cell in cells] == [
+        ("c1", "zurich"),
+        ("zurich-dc-4", "zurich-dc-4"),
+        ("", ""),
+    ]
+    assert Site.objects.get(name="zurich-dc-4").description == "Zürich DC 4"
+    assert query("SELECT site FROM scheduling_cell WHERE name = 'cell-1'") == [("Zürich DC 4",)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "sites", "clusters", "cells"),
+    [
+        ([("c1", "zurich"), ("c1", "zurich")], ["zurich"], {"c1": "zurich"}, ["c1", "c1"]),
+        ([("c1", "zurich"), ("c1", "")], ["zurich"], {"c1": "zurich"}, ["c1", "c1"]),
+        ([("c1", "")], [], {"c1": ""}, ["c1"]),
+        ([("", "zurich"), ("", "zurich")], ["zurich"], {"zurich": "zurich"}, ["zurich", "zurich"]),
+        ([("", "zurich"), ("", "bern")], ["bern", "zurich"], {"zurich": "zurich", "bern": "bern"}, ["zurich", "bern"]),
+        (
+            [("c1", "zurich"), ("c1", "dublin"), ("c1", "")],
+            ["dublin", "zurich"],
+            {"c1-zurich": "zurich", "c1-dublin": "dublin", "c1": ""},
+            ["c1-zurich", "c1-dublin", "c1"],
+        ),
+        ([("", "c1"), ("c1", "zurich")], ["c1", "zurich"], {"c1": "zurich", "c1-2": "c1"}, ["c1-2", "c1"]),
+        ([("", "")], [], {}, [None]),
+    ],
+)
+def test_texts_become_sites_and_clusters(texts: Any, sites: Any, clusters: Any, cells: Any) -> None:
+    found = migration.mapped((number, *text) for number, text in enumerate(texts))
+    assert sorted(found.sites) == sites
+    assert {name: site for name, (_, site) in found.clusters.items()} == clusters
+    assert [found.cells.get(number) for number in range(len(texts))] == cells
+
+
+def test_texts_that_are_not_labels_get_similar_names_and_stay_as_descriptions() -> None:
+    texts = ["Zürich DC 4", "zurich-dc-4", "Zurich DC 4", "東京", "4", "x" * 80]
+    found = migration.mapped((number, "", text) for number, text in enumerate(texts))
+    assert found.sites == {
+        "zurich-dc-4": "",
+        "zurich-dc-4-2": "Zurich DC 4",
+        "zurich-dc-4-3": "Zürich DC 4",
+        "site-4": "4",
+        "site": "東京",
+        "x" * 63: "x" * 80,
+    }
+    assert len(set(found.cells.values())) == len(texts)

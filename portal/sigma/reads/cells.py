@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _
 
 from portal.parts import tables
 from portal.parts.empty import Empty
-from portal.parts.paging import Paging
 from quota.vocabulary.resources import CPU, DISK, RAM
 from scheduling.cells.cell_counts import cell_counts
 from scheduling.journal.sql import query
@@ -65,8 +64,10 @@ def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
 assert (CPU, RAM, DISK) == (0, 1, 2), "machine_rows reads these positions in SQL"
 
 
-def cell_table(cells: Sequence[Cell], *, paging: Paging | None = None) -> tables.Table:
-    """Return a table of cells with the numbers of their machines and tasks. Makes two queries."""
+def cell_table(cells: Sequence[Cell], *, title: str = "") -> tables.Table:
+    """Return a table of cells with the numbers of their machines and tasks. Makes two queries. `title`: shown above the
+    table; empty for none.
+    """
     counts = cell_counts([cell.id for cell in cells])
     columns = (
         tables.Column(_("Cell")),
@@ -87,4 +88,4 @@ def cell_table(cells: Sequence[Cell], *, paging: Paging | None = None) -> tables
         for cell in cells
     ]
     empty = Empty(_("There is no cell yet."), _("An SRE can create a cell in the SRE console."))
-    return tables.Table(_("Cells"), columns, rows, empty, paging=paging)
+    return tables.Table(title or _("Cells"), columns, rows, empty, captioned=bool(title))
