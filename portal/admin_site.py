@@ -29,7 +29,7 @@ from unfold.sites import UnfoldAdminSite
 from unfold.templatetags import unfold_list
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from portal.console import capacity, moments, name_servers, simulator, sql, statistics
+from portal.console import capacity, moments, name_servers, simulator, sites, sql, statistics
 from portal.console.attention import add_market_messages
 from portal.console.journal import JournalAdmin
 from portal.gallery.pages import console_gallery
@@ -46,6 +46,9 @@ from scheduling.models import Event
 _SIDEBAR: tuple[tuple[Any, ...], ...] = (
     (
         _("Cells"),
+        (_("Capacity of sites"), "public", "sites"),
+        (_("Sites"), "location_on", "scheduling_site"),
+        (_("Clusters"), "lan", "scheduling_cluster"),
         (_("Cells"), "hub", "scheduling_cell"),
         (_("Machines"), "dns", "scheduling_machine"),
         (_("Cell at a past moment"), "history", "moments"),
@@ -116,7 +119,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
     (_("Background work of the portal"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
 )
 # Pages that do not list the rows of a model.
-_OWN_PAGES = frozenset({"capacity", "moments", "names", "simulator", "sql", "statistics"})
+_OWN_PAGES = frozenset({"capacity", "moments", "names", "simulator", "sites", "sql", "statistics"})
 
 
 def kept_headers(headers: Callable[[Any], Iterable[Any]]) -> Callable[[Any], list[Any]]:
@@ -188,6 +191,7 @@ class SreSite(UnfoldAdminSite):
             path("moments/", self.admin_view(partial(moments.page, site=self)), name="moments"),
             path("names/", self.admin_view(partial(name_servers.page, site=self)), name="names"),
             path("simulator/", self.admin_view(partial(simulator.page, site=self)), name="simulator"),
+            path("sites/", self.admin_view(partial(sites.page, site=self)), name="sites"),
             path("statistics/", self.admin_view(partial(statistics.page, site=self)), name="statistics"),
             path("sql/", self.admin_view(partial(sql.page, site=self)), name="sql"),
             path("sql/saved/<int:number>/delete/", self.admin_view(sql.delete), name="sql-delete"),

@@ -17,6 +17,7 @@ from scheduling.api import (
     quarantine,
     recordings,
     restores,
+    sites,
     sql,
     statistics,
     studies,
@@ -85,5 +86,9 @@ urlpatterns = [
     path("cells/", cells.CellsView.as_view(), name="cells"),
     path("cells:record", recordings.RecordingsView.as_view(), name="cells-record"),
     path("cells/<str:cell>/", include(_cell)),  # type: ignore[arg-type]
+    path("sites/", sites.SitesView.as_view(), name="sites"),
+    path("sites/<str:site>/", sites.SiteView.as_view(), name="site"),
+    path("clusters/", sites.ClustersView.as_view(), name="clusters"),
+    path("clusters/<str:cluster>/", sites.ClusterView.as_view(), name="cluster"),
     path("studies/<str:cell>/", studies.StudyView.as_view(), name="study"),
 ]

@@ -17,7 +17,7 @@ from portal.cli.paths import part
 from portal.cli.quota import Sizes
 
 app = Commands()
-cell = Commands(help="One cell: create, settings, set, delete.")
+cell = Commands(help="One cell: create, settings, set, move, delete.")
 machine = Commands(help="One machine: show, drain, undrain, grow, rotate, revoke, join-token.")
 
 Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
@@ -77,8 +77,12 @@ def cells(
 def cell_create(
     session: Context,
     name: Annotated[str, typer.Argument(help="Name of the cell: lower-case letters, digits and hyphens.")],
-    cluster: Annotated[str, typer.Option(help="Name of the cluster that the cell belongs to.")] = "",
-    site: Annotated[str, typer.Option(help="Name of the site where the machines are.")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="Name of the cluster that the cell belongs to. It is created if it does not exist.")
+    ] = "",
+    site: Annotated[
+        str, typer.Option(help="Name of the site where the machines are. It is created if it does not exist.")
+    ] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be given several times.")
     ] = None,
@@ -86,7 +90,7 @@ def cell_create(
 ) -> None:
     """Create an empty cell. For SREs.
 
-    Example: borgctl cell create prod --site zurich --set scorer=best-fit
+    Example: borgctl cell create prod --cluster zrh-1 --site zurich --set scorer=best-fit
     """
     body = {"name": name, "cluster": cluster, "site": site, "settings": _settings(settings or [])}
     answer = session.client.post("/api/v1/cells/", body, dry_run=dry_run)
@@ -128,6 +132,24 @@ def cell_set(
     in_force = answer["in_force"]
     shown = ", ".join(f"{name}={json.dumps(in_force[name])}" for name in _settings(settings))
     return session.say(answer, f"The settings {'would be' if dry_run else 'are'} now {shown}.")
+
+
+@cell.command("move")
+def cell_move(
+    session: Context,
+    name: Annotated[str, typer.Argument(help="Name of the cell.")],
+    cluster: Annotated[
+        str, typer.Option(help='Name of the cluster that has the machines of the cell, or "" for none.')
+    ],
+    dry_run: DryRun = False,
+) -> None:
+    """Record that a cell belongs to another cluster. Its machines and tasks do not change. For SREs.
+
+    Example: borgctl cell move prod --cluster zrh-2
+    """
+    answer = session.client.patch(session.cell_path(name), {"cluster": cluster}, dry_run=dry_run)
+    where = f"in cluster {cluster}" if cluster else "in no cluster"
+    return session.say(answer, f"Cell {name} {'would be' if dry_run else 'is now'} {where}.")
 
 
 @cell.command("delete")

@@ -28,6 +28,7 @@ from portal.cli import (
     resolve,
     service_accounts,
     sessions,
+    sites,
     sql,
     tasks,
     tenants,
@@ -63,6 +64,8 @@ for part in (orders.app, money.app):
 tenants.tenant.add_typer(service_accounts.account, name="service-account", no_args_is_help=True)
 tenants.tenant.add_typer(capabilities.capability, name="capability", no_args_is_help=True)
 for group, name in (
+    (sites.site, "site"),
+    (sites.cluster, "cluster"),
     (cells.cell, "cell"),
     (cells.machine, "machine"),
     (quota.quota, "quota"),

@@ -17,9 +17,10 @@ from django.template.loader import render_to_string
 from naming.api.selectors import jobs_of_service
 from naming.table.names import ServiceName
 from portal.sigma.jobs.job import status_context
-from portal.sigma.reads.cells import cell_counts, machine_rows_by_id
+from portal.sigma.reads.cells import machine_rows_by_id
 from portal.sigma.reads.jobs import tasks_by_id
 from portal.sigma.reads.names import service_over
+from scheduling.cells.cell_counts import cell_counts
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.master.queue_health import queues
 from scheduling.models import Event, Job, PendingVerdict, Task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -12,21 +13,34 @@ from portal.parts.filters import Filters, choice, search
 from portal.parts.tables import Column, Table
 from portal.sigma.frame.page import given_in, page, page_of, paging_of
 from portal.sigma.reads import cells as reads
+from portal.sigma.reads.sites import Place, site_table
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
+from scheduling.cells.cell_counts import cell_counts_and_racks
+from scheduling.cells.rollups import site_rollups
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.master.queue_health import queues
+from scheduling.models import Cell
 from scheduling.models.machines import REMOVED
 
 PAGE_SIZE = 50
+MOST_STUDIES = 50
 STATES = [*(state.value for state in MachineStatus), REMOVED]
 
 
 @page
 def cell_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    cells = page_of(request, selectors.cells_visible(principal).order_by("name"), PAGE_SIZE)
-    table = reads.cell_table(list(cells), paging=paging_of(cells))
-    return render(request, "sigma/cells.html", {"table": table})
+    """Show the cells by site and cluster, with the sums of each, and below them the study cells for SREs."""
+    sites = Paginator(site_rollups(principal), PAGE_SIZE).get_page(request.GET.get("page", "1"))
+    empty = Empty(_("There is no cell yet."), _("An SRE can create a cell in the SRE console."))
+    table = site_table(list(sites), _page_of_cell, empty=empty, paging=paging_of(sites))
+    studies = selectors.cells_visible(principal).filter(study_of__isnull=False).order_by("name")[:MOST_STUDIES]
+    context = {"table": table, "studies": reads.cell_table(list(studies), title=_("Study cells"))}
+    return render(request, "sigma/cells.html", context)
+
+
+def _page_of_cell(place: Place) -> str:
+    return reverse("sigma:cell", args=[place.name]) if isinstance(place, Cell) else ""
 
 
 @page
@@ -36,7 +50,7 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
     if chosen["state"] not in STATES:
         chosen["state"] = ""
     rows = reads.machines_of(row, state=chosen["state"], rack=chosen["rack"], search=chosen["q"])
-    counts, racks = reads.cell_counts_and_racks(row.id)
+    counts, racks = cell_counts_and_racks(row.id)
     everything = sum(counts[f"machines_{status.value}"] for status in MachineStatus)
     machines = page_of(request, rows, PAGE_SIZE, count=None if any(chosen.values()) else everything)
     columns = (

@@ -65,7 +65,7 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
         }
         for tenant in tenants
     ]
-    cells = list(selectors.cells_visible(principal).order_by("name")[:MOST])
+    cells = list(selectors.cells_visible(principal).select_related("cluster__site").order_by("name")[:MOST])
     return render(
         request,
         "sigma/home.html",

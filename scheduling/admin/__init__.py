@@ -1,4 +1,6 @@
-"""The SRE console's pages of cells, machines, jobs, tasks and the journal. `portal.admin_site` registers them."""
+"""The SRE console's pages of sites, clusters, cells, machines, jobs, tasks and the journal. `portal.admin_site`
+registers them.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,14 @@ from scheduling.admin.events import EventAdmin
 from scheduling.admin.jobs import JobAdmin, SpecAdmin, UpdateAdmin, VerdictAdmin
 from scheduling.admin.kept_allocs import KeptAllocAdmin
 from scheduling.admin.machines import MachineAdmin
-from scheduling.admin.notices import NoticeCountAdmin
 from scheduling.admin.packages import PackageAdmin, PackageTagAdmin
 from scheduling.admin.shells import ShellAdmin
-from scheduling.admin.tasks import CrashedPairAdmin, DepartureAdmin, TaskAdmin
+from scheduling.admin.sites import ClusterAdmin, SiteAdmin
+from scheduling.admin.tasks import CrashedPairAdmin, DepartureAdmin, NoticeCountAdmin, TaskAdmin
 
 PAGES: dict[type[Model], type[ModelAdmin]] = {
+    models.Site: SiteAdmin,
+    models.Cluster: ClusterAdmin,
     models.Cell: CellAdmin,
     models.Machine: MachineAdmin,
     models.Drain: DrainAdmin,

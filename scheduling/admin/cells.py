@@ -10,6 +10,7 @@ import msgspec
 import redis
 from django import forms
 from django.contrib import messages
+from django.db import transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -29,10 +30,11 @@ from quota.vocabulary.resources import CPU, DISK, NAMES, RAM, describe
 from scheduling.admin import passes
 from scheduling.cells.cells import cell_create, cell_resource_add, cell_set
 from scheduling.cells.deletion import CellDeletion, cell_delete, cell_deletion
+from scheduling.cells.sites import cell_move
 from scheduling.machines.joining import join_token_issue
-from scheduling.master.utilisation import figures_of
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
+from scheduling.usage.utilisation import figures_of
 
 # The resources that reclamation estimates.
 KINDS = (CPU, RAM, DISK)
@@ -70,8 +72,9 @@ class DeletionForm(forms.Form):
 
 
 class CellAdmin(ServiceAdmin):
-    list_display = ["name", "cluster", "site", "revision", "created_at", "deleted_at"]
-    search_fields = ["name", "cluster", "site"]
+    list_display = ["name", "cluster", "site_shown", "revision", "created_at", "deleted_at"]
+    list_select_related = ["cluster__site"]
+    search_fields = ["name", "cluster__name", "cluster__site__name"]
     readonly_fields = (
         "revision",
         "history_id",
@@ -84,7 +87,7 @@ class CellAdmin(ServiceAdmin):
         "leases_shown",
         "utilisation_shown",
     )
-    fields_fixed = ("name", "cluster", "site")
+    fields_fixed = ("name",)
     actions_detail = ["join_token", "add_resource", "delete_cell"]
     change_form_outer_after_template = "console/cell_passes.html"
 
@@ -98,7 +101,7 @@ class CellAdmin(ServiceAdmin):
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), "cell_passes": shown})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        first = [(None, {"fields": ["name", "cluster", "site", "settings"]})]
+        first = [(None, {"fields": ["name", "cluster", "settings"]})]
         if obj is None:
             return first
         used = (_("Utilisation"), {"fields": ["utilisation_shown"]})
@@ -120,12 +123,16 @@ class CellAdmin(ServiceAdmin):
         ]
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        principal, settings = principal_of(request), given["settings"] or {}
-        if row is not None:
-            return cell_set(principal=principal, cell=Cell.objects.get(pk=row.pk), settings=settings)
-        return cell_create(
-            principal=principal, name=given["name"], cluster=given["cluster"], site=given["site"], settings=settings
-        )
+        principal, settings, cluster = principal_of(request), given["settings"] or {}, str(given["cluster"] or "")
+        if row is None:
+            return cell_create(principal=principal, name=given["name"], cluster=cluster, settings=settings)
+        with transaction.atomic():
+            cell = cell_move(principal=principal, cell=Cell.objects.get(pk=row.pk), cluster=cluster)
+            return cell_set(principal=principal, cell=cell, settings=settings)
+
+    @display(description=gettext_lazy("site"))
+    def site_shown(self, cell: Cell) -> str:
+        return cell.site_name or "–"
 
     @display(description=gettext_lazy("all settings, with defaults"))
     def in_force(self, cell: Cell) -> SafeString:

@@ -1,5 +1,5 @@
-"""Admin pages of tasks, of crashes, and of departures (tasks that left a machine). Lists show no total number, because
-counting is slow.
+"""Admin pages of tasks, of crashes, of departures (tasks that left a machine), and of how much of their notice period
+tasks received. Lists of tasks show no total number, because counting is slow.
 """
 
 from __future__ import annotations
@@ -81,3 +81,14 @@ class CrashedPairAdmin(FactsAdmin):
     @display(description=_("task"))
     def task_shown(self, pair: CrashedPair) -> str:
         return f"{pair.task.job.name}/{pair.task.index}"
+
+
+class NoticeCountAdmin(FactsAdmin):
+    """The page that counts the tasks that left their machines, by how much of their notice period they received. This
+    is the time between SIGTERM and SIGKILL (§2.3).
+    """
+
+    list_display = ["day", "cell", "cause", "delivered", "number"]
+    list_filter = ["cell", "cause", "delivered"]
+    list_select_related = ["cell"]
+    date_hierarchy = "day"

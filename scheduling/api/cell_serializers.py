@@ -27,6 +27,10 @@ class OriginSerializer(serializers.Serializer[Any]):
 
 
 class CellSerializer(ReadSerializer):
+    """A cell. `cluster`, `site`: the names of its cluster and of the cluster's site; empty if they are not recorded."""
+
+    cluster = serializers.CharField(source="cluster_name")
+    site = serializers.CharField(source="site_name")
     study_of = OriginSerializer(allow_null=True)
 
     class Meta:
@@ -40,9 +44,25 @@ class CellSerializer(ReadSerializer):
 
 class NewCellSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=63, help_text="A DNS label, such as `prod`. All names of jobs contain it.")
-    cluster = serializers.CharField(max_length=63, allow_blank=True, default="")
-    site = serializers.CharField(max_length=63, allow_blank=True, default="")
+    cluster = serializers.CharField(
+        max_length=63,
+        allow_blank=True,
+        default="",
+        help_text="Name of the cluster, which is created if it does not exist. Empty: that of the site, or none.",
+    )
+    site = serializers.CharField(
+        max_length=63,
+        allow_blank=True,
+        default="",
+        help_text="Name of the site, which is created if it does not exist. Empty: that of the cluster.",
+    )
     settings = serializers.DictField(child=serializers.JSONField(), default=dict, help_text=_SETTINGS)
+
+
+class CellMoveSerializer(serializers.Serializer[Any]):
+    cluster = serializers.CharField(
+        max_length=63, allow_blank=True, help_text="Name of the cluster to which the cell belongs. Empty: none."
+    )
 
 
 class CellChangesSerializer(serializers.Serializer[Any]):

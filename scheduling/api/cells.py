@@ -22,6 +22,7 @@ from scheduling.api.cell_deletion import CONFIRM, DELETED
 from scheduling.api.cell_serializers import (
     CellChangesSerializer,
     CellDetailSerializer,
+    CellMoveSerializer,
     CellSerializer,
     CellSettingsSerializer,
     DrainSerializer,
@@ -35,6 +36,7 @@ from scheduling.api.cell_serializers import (
 from scheduling.api.task_serializers import EventSerializer
 from scheduling.cells.cells import cell_change, cell_create
 from scheduling.cells.deletion import cell_delete
+from scheduling.cells.sites import cell_move
 from scheduling.history.archive.reading import ArchivedEvents, archived_events_of_cell
 from scheduling.machines.credentials import machine_revoke, machine_rotate
 from scheduling.machines.joining import join_token_issue
@@ -53,7 +55,7 @@ class CellsView(CellView):
         """List the cells that you may see."""
         deleted = flag(request, "deleted")
         rows = selectors.cells_deleted(self.principal) if deleted else selectors.cells_visible(self.principal)
-        return self.page(rows, CellSerializer)
+        return self.page(rows.select_related("cluster__site"), CellSerializer)
 
     @extend_schema(operation_id="cells_create", request=NewCellSerializer, responses={201: CellSerializer})
     def post(self, request: Request) -> Response:
@@ -69,6 +71,12 @@ class CellDetailView(CellView):
         found = self.cell(cell)
         found.counts = selectors.cell_counts(self.principal, found)  # type: ignore[attr-defined]
         return Response(CellDetailSerializer(found).data)
+
+    @extend_schema(operation_id="cells_move", request=CellMoveSerializer, responses=CellSerializer)
+    def patch(self, request: Request, cell: str) -> Response:
+        """Record that the cell belongs to another cluster. Its machines and tasks do not change."""
+        cluster = valid(CellMoveSerializer, request.data)["cluster"]
+        return Response(CellSerializer(cell_move(principal=self.principal, cell=self.cell(cell), cluster=cluster)).data)
 
     @extend_schema(operation_id="cells_delete", parameters=[CONFIRM], responses=CellSerializer)
     def delete(self, request: Request, cell: str) -> Response:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from quota import records
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES
+from scheduling.cells.sites import check_fields, place_new_cell
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
 from scheduling.machines.machines import publish_capacity
@@ -32,16 +33,20 @@ _RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 def cell_create(
     *, principal: Principal, name: str, cluster: str = "", site: str = "", settings: dict[str, Any] | None = None
 ) -> Cell:
-    """Create an empty cell. A deleted cell may have had the name; the new cell shares nothing with its history. Raises
-    `Rejected` if a value is not valid, and `Conflict` if the name is in use.
+    """Create an empty cell. A deleted cell may have had the name; the new cell shares nothing with its history.
+
+    `cluster`, `site`: the names of the cell's cluster and of its site, which are created if they do not exist; "" if
+    they are not known. Raises `Rejected` if a value is not valid, and `Conflict` if the name is in use, or if the
+    cluster is at another site.
     """
     require(principal, Action.CELL_ADMIN)
     loaded = cell_settings.accept(settings or {})
-    cell = Cell(name=name, cluster=cluster, site=site, settings=settings or {})
+    cell = Cell(name=name, settings=settings or {})
     if Cell.objects.filter(deleted_name=name).exists():
         cell.own_folder = f"{name}.{cell.history_id.hex[:8]}"
-    with transaction.atomic():
+    with records.write(principal) as record:
         check_new(cell)
+        cell.cluster = place_new_cell(record, cluster=cluster, site=site)
         cell.save()
         with journal.write(cell.id, principal) as entry:
             entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
@@ -54,12 +59,7 @@ def check_new(cell: Cell) -> None:
     `Conflict` if the name is in use.
     """
     name = cell.name
-    try:
-        cell.clean_fields()
-    except ValidationError as error:
-        fields = {field: " ".join(messages) for field, messages in error.message_dict.items()}
-        detail = "; ".join(f"{field}: {what}" for field, what in fields.items())
-        raise Rejected("invalid", detail, fields=fields) from error
+    check_fields(cell)
     if name in RESERVED_NAMES:
         raise invalid("name", f"the name {name!r} is reserved for the DNS zone; choose another name", "reserved-name")
     if Cell.objects.filter(name=name).exists():

@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector
 
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.master import queue_health, schedulers, standbys
-from scheduling.master.utilisation import figures_of
 from scheduling.models import Brake, Cell, Job, Machine, NoticeCount
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
+from scheduling.usage.utilisation import figures_of
 
 log = structlog.get_logger(__name__)
 
@@ -104,7 +104,7 @@ class CellCollector(Collector):
         yield _standbys()
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
-        """Yield the utilisation of cells, from the newest figures in Redis (`scheduling.master.utilisation`). Yield
+        """Yield the utilisation of cells, from the newest figures in Redis (`scheduling.usage.utilisation`). Yield
         nothing if Redis cannot be reached.
         """
         sums = GaugeMetricFamily(

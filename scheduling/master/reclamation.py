@@ -31,11 +31,11 @@ from scheduling.core.reclamation.pacing import ReservationPace
 from scheduling.core.vocabulary.reclamation_presets import PRESETS
 from scheduling.journal import journal
 from scheduling.journal.sql import query
-from scheduling.master import metrics, utilisation
+from scheduling.master import metrics
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import transitions
 from scheduling.tasks.reservations import reservations_set
-from scheduling.usage import live_usage
+from scheduling.usage import live_usage, utilisation
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,9 @@
-"""The database tables of cells, machines, jobs and tasks. Other packages contain the rules and change the rows."""
+"""The database tables of sites, cells, machines, jobs and tasks. Other packages contain the rules and change the
+rows.
+"""
 
 from scheduling.models.capacity import CapacitySample
-from scheduling.models.cells import Brake, Cell, JoinToken, Lease, Standby
+from scheduling.models.cells import Brake, Cell, Cluster, JoinToken, Lease, Site, Standby
 from scheduling.models.events import Event
 from scheduling.models.history import ArchivedJob, ArchiveFile, ArchiveState, Erasure, SavedQuery
 from scheduling.models.identities import IdentityKey

@@ -1,4 +1,4 @@
-"""Cells, and what belongs to a whole cell: leases, brakes and join tokens."""
+"""Sites, clusters and cells, and what belongs to a whole cell: leases, brakes and join tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +11,51 @@ from django.utils.translation import gettext_lazy as _
 
 from quota.models.fields import DnsLabelField
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
+
+
+class Site(models.Model):
+    """A collection of datacenter buildings at one place (§2.2). `location`: where the buildings are, as text for
+    people, such as an address.
+    """
+
+    name = DnsLabelField(_("name"), unique=True)
+    description = models.CharField(_("description"), max_length=200, blank=True, default="")
+    location = models.CharField(_("location"), max_length=200, blank=True, default="")
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = _("site")
+        verbose_name_plural = _("sites")
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+class Cluster(models.Model):
+    """The machines that one network fabric connects, in one datacenter building (§2.2). A cluster usually has one large
+    cell, and may have smaller ones for tests. `site`: None as long as nobody has recorded where the cluster is.
+    """
+
+    name = DnsLabelField(_("name"), unique=True)
+    description = models.CharField(_("description"), max_length=200, blank=True, default="")
+    site = models.ForeignKey(
+        Site, models.PROTECT, null=True, blank=True, related_name="clusters", verbose_name=_("site")
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = _("cluster")
+        verbose_name_plural = _("clusters")
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    @property
+    def site_name(self) -> str:
+        """Return the name of the site, or "" if the cluster has none."""
+        return str(self.site or "")
 
 
 class CellsWithHistory(models.Manager["Cell"]):
@@ -28,9 +73,9 @@ class OperatedCells(models.Manager["Cell"]):
 
 
 class Cell(models.Model):
-    """A set of machines managed as a unit (§2.2). `revision`: the number of the newest change in the cell's journal. A
-    transaction locks a cell by locking the cell's row in this table. `journal_floor`: events up to this revision may be
-    only in the archive.
+    """A set of machines managed as a unit (§2.2). `cluster`: None as long as nobody has recorded it. The cell's site is
+    that of its cluster. `revision`: the number of the newest change in the cell's journal. A transaction locks a cell
+    by locking the cell's row in this table. `journal_floor`: events up to this revision may be only in the archive.
 
     `study_of`: None, or the origin of a *study cell*: a copy of a cell at one moment, which nobody can change
     (`scheduling.history.studies`). No scheduler, Borglet, DNS zone or meter serves a study cell.
@@ -46,8 +91,9 @@ class Cell(models.Model):
     """
 
     name = DnsLabelField(_("name"), unique=True)
-    cluster = models.CharField(_("cluster"), max_length=63, blank=True)
-    site = models.CharField(_("site"), max_length=63, blank=True)
+    cluster = models.ForeignKey(
+        Cluster, models.PROTECT, null=True, blank=True, related_name="cells", verbose_name=_("cluster")
+    )
     revision = models.BigIntegerField(_("revision"), default=0)
     journal_floor = models.BigIntegerField(_("archived up to revision"), default=0)
     history_id = models.UUIDField(_("id of the history since the last restore"), default=uuid.uuid4)
@@ -76,6 +122,16 @@ class Cell(models.Model):
 
     def __str__(self) -> str:
         return str(self.name)
+
+    @property
+    def cluster_name(self) -> str:
+        """Return the name of the cluster, or "" if the cell has none."""
+        return str(self.cluster or "")
+
+    @property
+    def site_name(self) -> str:
+        """Return the name of the site of the cell's cluster, or "" if it is not recorded."""
+        return self.cluster.site_name if self.cluster else ""
 
     @property
     def histories(self) -> frozenset[str]:

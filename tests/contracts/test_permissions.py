@@ -31,6 +31,7 @@ from quota.tenancy.invitations import invitation_send
 from quota.tenancy.service_accounts import service_account_create
 from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Role, Scope, system
+from scheduling.cells.sites import cluster_create, site_create
 from scheduling.jobs import submit_and_kill
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
@@ -250,9 +251,20 @@ DOORS = (
     Door("post", CHANNEL + "secret/", ("owner", "bound", "sre"), body={}, hidden=("stranger",)),
     Door("get", CHANNEL + "deliveries/", (*MEMBERS, "sre"), hidden=("stranger",)),
     # cells and machines
+    Door("get", "api/v1/sites/", ALL),
+    Door("post", "api/v1/sites/", ("sre",), 201, body={"name": "fresh"}),
+    Door("get", "api/v1/sites/{site}/", ALL),
+    Door("patch", "api/v1/sites/{site}/", ("sre",), body={"location": "Hardturm"}),
+    Door("delete", "api/v1/sites/{site}/", ("sre",), 204),
+    Door("get", "api/v1/clusters/", ALL),
+    Door("post", "api/v1/clusters/", ("sre",), 201, body={"name": "fresh"}),
+    Door("get", "api/v1/clusters/{cluster}/", ALL),
+    Door("patch", "api/v1/clusters/{cluster}/", ("sre",), body={"description": "Row 3"}),
+    Door("delete", "api/v1/clusters/{cluster}/", ("sre",), 204),
     Door("get", "api/v1/cells/", ALL),
     Door("post", "api/v1/cells/", ("sre",), 201, body={"name": "fresh"}),
     Door("get", "api/v1/cells/{cell}/", ALL),
+    Door("patch", "api/v1/cells/{cell}/", ("sre",), body={"cluster": ""}),
     Door("get", "api/v1/cells/{cell}/deletion/", ("sre",)),
     Door("delete", "api/v1/cells/{cell}/", ("sre",), 422),  # without the name of the cell in `confirm`
     Door("get", "api/v1/cells/{cell}/settings/", ("sre",)),
@@ -369,6 +381,8 @@ class World:
         """Call an endpoint and return the answer. All changes of the call are rolled back."""
         path = "/" + door.path.format(
             cell="cc",
+            site="zurich",
+            cluster="zrh-1",
             tenant=tenant,
             job="web",
             index=0,
@@ -412,6 +426,8 @@ def world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 def _world() -> World:
     cell = rows.a_cell()
+    site_create(principal=system("test"), name="zurich")
+    cluster_create(principal=system("test"), name="zrh-1")
     own, other = rows.a_tenant("own"), rows.a_tenant("other")
     machine = rows.a_machine(cell)
     published_capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)

@@ -22,7 +22,20 @@ from quota.models import Capability, Membership, PriceList, PriorityBand, Quota,
 from scheduling.brakes.brakes import stops_pass
 from scheduling.journal import journal, wakeups
 from scheduling.master import lease, pass_log
-from scheduling.models import Brake, Cell, CrashedPair, Departure, Drain, Event, Job, JoinToken, Machine, Task
+from scheduling.models import (
+    Brake,
+    Cell,
+    Cluster,
+    CrashedPair,
+    Departure,
+    Drain,
+    Event,
+    Job,
+    JoinToken,
+    Machine,
+    Site,
+    Task,
+)
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
 
@@ -36,6 +49,8 @@ CHANGED_BY_SERVICES = {
     "quota_pricelist",
     "quota_quota",
     "scheduling_cell",
+    "scheduling_site",
+    "scheduling_cluster",
     "quota_market",
     "quota_budget",
     "quota_approvalrule",
@@ -121,7 +136,9 @@ def furnish(world, name: str) -> None:
     Departure.objects.create(task=task, incarnation=1, machine=machine, cause="kill", since=timezone.now())
     CrashedPair.objects.create(task=task, machine=machine, at=timezone.now())
     Drain.objects.create(machine=machine, asked_by="me", began_at=timezone.now(), tasks=1)
-    other = Cell.objects.create(name=f"cell-{name}")
+    site = Site.objects.create(name=f"site-{name}")
+    cluster = Cluster.objects.create(name=f"cluster-{name}", site=site)
+    other = Cell.objects.create(name=f"cell-{name}", cluster=cluster)
     Brake.objects.create(cell=other, kind="stops", since=timezone.now(), at=timezone.now())
 
 
@@ -439,9 +456,9 @@ def test_a_cells_settings_are_checked_and_journalled(sre, world) -> None:
     world.cell.refresh_from_db()
     assert world.cell.settings == {"scorer": "e-pvm"}
     assert Event.objects.latest("revision").kind == "cell.set"
-    assert add(sre, "scheduling_cell", name="dd", cluster="", site="", settings="{}").status_code == 302
+    assert add(sre, "scheduling_cell", name="dd", cluster="", settings="{}").status_code == 302
     assert Cell.objects.get(name="dd").revision == 1
-    taken = add(sre, "scheduling_cell", name="dd", cluster="", site="", settings="{}")
+    taken = add(sre, "scheduling_cell", name="dd", cluster="", settings="{}")
     assert "already exists" in taken.text
 
 

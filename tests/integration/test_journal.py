@@ -45,11 +45,11 @@ def test_a_block_without_events_takes_no_revision(cell: Cell) -> None:
 
 def test_a_failing_block_leaves_neither_row_nor_event(cell: Cell) -> None:
     with pytest.raises(ZeroDivisionError), journal.write(cell.id, ME) as entry:  # noqa: PT012 - the block is the case
-        Cell.objects.filter(pk=cell.pk).update(site="moved")
+        Cell.objects.filter(pk=cell.pk).update(settings={"scorer": "e-pvm"})
         entry.append(events.CellSet(settings={}))
         raise ZeroDivisionError
     cell.refresh_from_db()
-    assert (cell.site, cell.revision, journal.tail(cell.id, after=0)) == ("", 0, [])
+    assert (cell.settings, cell.revision, journal.tail(cell.id, after=0)) == ({}, 0, [])
 
 
 @pytest.mark.parametrize("statement", ["UPDATE scheduling_event SET kind = 'x'", "DELETE FROM scheduling_event"])

@@ -24,7 +24,6 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.link.views.diff import ExpectedTask, View
 from scheduling.link.views.last_report import merge_report
-from scheduling.master import utilisation
 from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
 from scheduling.master.reclamation import Reclaimer, jobs_without_reclamation
@@ -32,7 +31,7 @@ from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Job, JobSpec, Machine, Task
 from scheduling.policy import cell_settings
 from scheduling.policy.cell_settings import CellSettings
-from scheduling.usage import live_usage
+from scheduling.usage import live_usage, utilisation
 from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)

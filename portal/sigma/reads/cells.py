@@ -11,16 +11,11 @@ from django.utils.translation import gettext as _
 
 from portal.parts import tables
 from portal.parts.empty import Empty
-from portal.parts.paging import Paging
 from quota.vocabulary.resources import CPU, DISK, RAM
-from scheduling.core.vocabulary.states import JobState, MachineStatus
+from scheduling.cells.cell_counts import cell_counts
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Machine
 from scheduling.models.machines import REMOVED
-
-# The most racks that the page of a cell offers as a filter.
-MOST_RACKS = 500
-_TASKS = ("tasks_pending", "tasks_placed", "tasks_up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,49 +27,6 @@ class MachineRow:
     cpu: int
     ram: int
     disk: int
-
-
-def cell_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return, by cell id, how many machines and tasks are in each state. Makes two queries.
-
-    The keys are machines_up, machines_draining, machines_down, tasks_pending, tasks_placed and tasks_up. Only tasks of
-    live jobs count. The user interface calls tasks that are up "running".
-    """
-    counts = {cell_id: _no_machines() | dict.fromkeys(_TASKS, 0) for cell_id in cell_ids}
-    for cell_id, state, number in query(
-        "SELECT cell_id, state, count(*) FROM scheduling_machine WHERE cell_id = ANY(%s) AND state <> %s GROUP BY 1, 2",
-        [list(cell_ids), REMOVED],
-    ):
-        counts[cell_id][f"machines_{state}"] = number
-    for cell_id, numbers in _task_counts(cell_ids).items():
-        counts[cell_id] |= numbers
-    return counts
-
-
-def cell_counts_and_racks(cell_id: int) -> tuple[dict[str, int], list[str]]:
-    """Return how many machines and tasks of a cell are in each state, and the names of its racks. Makes two queries."""
-    counts, racks = _no_machines(), set()
-    for state, rack, number in query(
-        "SELECT state, rack, count(*) FROM scheduling_machine WHERE cell_id = %s GROUP BY 1, 2", [cell_id]
-    ):
-        racks.add(rack)
-        if state != REMOVED:
-            counts[f"machines_{state}"] += number
-    tasks = _task_counts([cell_id]).get(cell_id, dict.fromkeys(_TASKS, 0))
-    return counts | tasks, sorted(racks - {""})[:MOST_RACKS]
-
-
-def _no_machines() -> dict[str, int]:
-    return {f"machines_{status.value}": 0 for status in MachineStatus}
-
-
-def _task_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    rows = query(
-        "SELECT cell_id, sum(tasks_pending)::bigint, sum(tasks_running)::bigint, sum(tasks_up)::bigint"
-        " FROM scheduling_job WHERE cell_id = ANY(%s) AND state <> %s GROUP BY 1",
-        [list(cell_ids), JobState.DEAD.value],
-    )
-    return {cell_id: dict(zip(_TASKS, numbers, strict=True)) for cell_id, *numbers in rows}
 
 
 def machines_of(cell: Cell, *, state: str = "", rack: str = "", search: str = "") -> QuerySet[Machine]:
@@ -112,8 +64,10 @@ def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
 assert (CPU, RAM, DISK) == (0, 1, 2), "machine_rows reads these positions in SQL"
 
 
-def cell_table(cells: Sequence[Cell], *, paging: Paging | None = None) -> tables.Table:
-    """Return a table of cells with the numbers of their machines and tasks. Makes two queries."""
+def cell_table(cells: Sequence[Cell], *, title: str = "") -> tables.Table:
+    """Return a table of cells with the numbers of their machines and tasks. Makes two queries. `title`: shown above the
+    table; empty for none.
+    """
     counts = cell_counts([cell.id for cell in cells])
     columns = (
         tables.Column(_("Cell")),
@@ -128,10 +82,10 @@ def cell_table(cells: Sequence[Cell], *, paging: Paging | None = None) -> tables
     rows = [
         (
             tables.Cell(cell.name, reverse("sigma:cell", args=[cell.name])),
-            cell.site or None,
+            cell.site_name or None,
             *(counts[cell.id][name] for name in names),
         )
         for cell in cells
     ]
     empty = Empty(_("There is no cell yet."), _("An SRE can create a cell in the SRE console."))
-    return tables.Table(_("Cells"), columns, rows, empty, paging=paging)
+    return tables.Table(title or _("Cells"), columns, rows, empty, captioned=bool(title))
