@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from portal.parts.empty import Empty
 from portal.sigma.reads.sites import Place, site_table
-from quota.tenancy.principals import principal_of_user
+from quota.tenancy.authentication import principal_of_user
 from scheduling.cells.rollups import site_rollups
 
 
