@@ -1,4 +1,4 @@
-"""The rule of who may preempt whom (§2.5): production tasks never preempt one another. Pure."""
+"""Preemption between bands (§2.5): production tasks never preempt one another. Pure."""
 
 from __future__ import annotations
 
