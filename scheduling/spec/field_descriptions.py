@@ -76,6 +76,11 @@ FIELD_TEXTS = {
     "task.health.failures": "Failures in a row after which the task is unhealthy.",
     "task.constraints": "Demands on machine attributes, hard or soft.",
     "task.notice_s": "Seconds between SIGTERM and SIGKILL, 0 to 3600.",
+    "task.max_run_s": (
+        "Longest time of a run in seconds, 1 to 31622400, counted from the start of the task. Then the task gets its "
+        "notice, SIGTERM and SIGKILL, and has failed with the reason `time-limit`. It runs again only with "
+        "`restart.on: always`. By default, there is no limit. A change takes effect without a restart."
+    ),
     "task.restart": "What happens when the command exits.",
     "task.restart.on": "`failure`, `always` or `never`.",
     "task.restart.max_failures": (

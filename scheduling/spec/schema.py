@@ -39,6 +39,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a task that mean the same in a job file and in a parsed spec."""
 
     notice_s: float = 10.0
+    max_run_s: float | None = None
     restart: Restart = Restart()
     max_processes: int = 1024
     working_dir: str = ""

@@ -13,7 +13,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
 from scheduling.spec import field_errors, job_spec, parser
 from scheduling.spec.parser import CellLimits, parse
-from scheduling.spec.task_spec import SpecChange
+from scheduling.spec.task_spec import SPEAKS, SpecChange
 
 
 def hello(**changes: Any) -> dict[str, Any]:
@@ -131,6 +131,12 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(constraints=[{"attribute": "a", "relation": "="}] * 33), "task.constraints", "at most 32"),
     (with_task(constraints=[PRESENT | {"value": "x"}]), "task.constraints[0].value", "remove the value"),
     (with_task(notice_s=-1), "task.notice_s", "from 0 to 3600"),
+    (with_task(max_run_s=0), "task.max_run_s", "0 is out of range; give 1 to 31622400 seconds (366 days), or leave it"),
+    (with_task(max_run_s=-5), "task.max_run_s", "or leave it out for tasks without a time limit"),
+    (with_task(max_run_s=1e300), "task.max_run_s", "this number is out of range"),
+    (with_task(max_run_s="1h"), "task.max_run_s", "give a number, without quotes"),
+    (hello(overrides={"1": {"max_run_s": 0.5}}), "overrides.1.max_run_s", "0.5 is out of range"),
+    (hello(kind="AllocSet", task={"max_run_s": 60}), "task.max_run_s", "in the jobs inside the alloc set"),
     (with_task(restart={"on": "often"}), "task.restart.on", "one of failure, always, never"),
     (with_task(max_processes=0), "task.max_processes", "out of range"),
     (with_task(flags={"--port": 1}), "task.flags.--port", "do not write the leading dashes"),
@@ -273,6 +279,7 @@ def test_the_digest_sees_content_and_not_spelling() -> None:
         ("limit", {"cpu": 2}, SpecChange.IN_PLACE),
         ("health", {"tcp": True}, SpecChange.IN_PLACE),
         ("notice_s", 1, SpecChange.IN_PLACE),
+        ("max_run_s", 60, SpecChange.IN_PLACE),
         ("restart", {"on": "always"}, SpecChange.IN_PLACE),
         ("command", ["other"], SpecChange.RESTART),
         ("env", {"A": "1"}, SpecChange.RESTART),
@@ -345,6 +352,14 @@ def test_a_digest_counts_later_fields_only_when_they_say_something() -> None:
     assert plain.digest() == parse(hello(gang=False, disruption_budget=0)).digest()
     assert len({plain.digest(), parse(hello(gang=True)).digest(), parse(hello(disruption_budget=1)).digest()}) == 3
     assert "gang" not in plain.to_json()
+
+
+def test_a_task_with_a_time_limit_is_placed_only_where_the_borglet_enforces_it() -> None:
+    job = parse(hello(tasks=2, task={"command": ["x"], "max_run_s": 60}, overrides={"1": {"max_run_s": None}}))
+    assert [job.task(index).max_run_s for index in (0, 1)] == [60.0, None]
+    assert [job.requirement(index).constraints for index in (0, 1)] == [(SPEAKS,), ()]
+    assert parser.load(job.to_json()) == job
+    assert "max_run_s" not in parse(hello()).to_json()["task"]
 
 
 def test_isolation_changes_in_place() -> None:

@@ -20,8 +20,9 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
-from scheduling.models import Departure, Job, PendingVerdict
+from scheduling.models import Departure, Job, JobSpec, PendingVerdict, Task
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
+from scheduling.spec import parser
 from scheduling.tasks import pending_verdicts
 from scheduling.tasks.placement_records import receipts
 from scheduling.usage import usage_windows
@@ -59,6 +60,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "ports": ports,
         "names": names_of_task(job, row, ports),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]
+        "max_run_s": _max_run_s(row),
         "exit": event_sentences.exit_of(row.exit),
         "incarnations": incarnation_table(job, row, [one.event for one in history], sees=sees, logs=logs),
         "older": not archive and job.cell.journal_floor > 0 and not complete([one.event for one in history]),
@@ -73,6 +75,16 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }
     return render(request, "sigma/task.html", context)
+
+
+def _max_run_s(row: Task) -> float | None:
+    """Return the time limit of a task's runs in seconds. Return None if it has none, or if the archive has the version
+    of the spec that it ran.
+    """
+    stored = JobSpec.objects.filter(job=row.job, version=row.spec_version).first()
+    if stored is None:
+        return None
+    return parser.load(stored.spec, extra=tuple(row.job.cell.extra_resources)).task(row.index).max_run_s
 
 
 def _usage_price(job: Job) -> tuple[int | None, bool]:
