@@ -192,7 +192,7 @@ def _show(answer: dict[str, Any]) -> None:
     name = f"{answer['cell']}/{answer['tenant']}/{answer['name']}"
     output.say(f"{name}  {_health(answer)}  ({in_short(answer)})")
     update = answer["update"]
-    ended = answer["ended_at"]
+    ended, deadline = answer["ended_at"], answer.get("deadline_at")  # older portals send no deadline
     rows = [
         ("uid", answer["uid"]),
         ("priority", f"{answer['priority']} ({answer['band']}), {answer['appclass']}"),
@@ -201,6 +201,7 @@ def _show(answer: dict[str, Any]) -> None:
         ("spec", f"version {answer['spec_version']}"),
         ("labels", ", ".join(f"{key}={value}" for key, value in answer["labels"].items())),
         ("submitted", f"{output.when(answer['created_at'])} by {answer['submitted_by']}"),
+        ("deadline", output.when(deadline) if deadline and not ended else ""),
         ("ended", f"{output.when(ended)} ({answer['outcome']})" if ended else ""),
         ("update", f"version {update['from_version']} to {update['to_version']}" if update else ""),
     ]

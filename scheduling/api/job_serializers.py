@@ -114,6 +114,7 @@ class JobSerializer(ReadSerializer):
             "update",
             "submitted_by",
             "created_at",
+            "deadline_at",
             "ended_at",
             "revision",
         ]

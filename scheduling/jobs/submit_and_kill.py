@@ -219,7 +219,7 @@ def job_kill(
             # Live tasks are read under the lock, because an update may add tasks until it ends.
             living = list(tasks.order_by("id").values_list("id", flat=True)[: journal.CHUNK])
             if indexes is None:
-                updates.update_close(entry, job.id, "the job is being killed")
+                updates.updates_close(entry, [job.id], "the job is being killed")
             ended = transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task in living])
             counters.jobs_end_if_over(entry, [job.id])
         killed += len(ended)

@@ -10,7 +10,8 @@ up, and tasks that can change in place, change at once. At most `max_down` tasks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime as dt
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -119,8 +120,11 @@ def spec_before(job: Job) -> spec.JobSpecification:
     return spec_of(job, job.spec_version - 1)
 
 
-def spec_columns(job_spec: spec.JobSpecification, bands: Sequence[Band]) -> dict[str, Any]:
-    """Return the columns of a job's row that contain copies of fields of its spec."""
+def spec_columns(
+    job_spec: spec.JobSpecification, bands: Sequence[Band], *, submitted_at: dt.datetime
+) -> dict[str, Any]:
+    """Return the columns of a job's row that follow from its spec. `submitted_at`: the time of the job's submission."""
+    deadline_s = job_spec.deadline_s
     return {
         "labels": job_spec.labels,
         "priority": job_spec.priority,
@@ -131,6 +135,7 @@ def spec_columns(job_spec: spec.JobSpecification, bands: Sequence[Band]) -> dict
         "disruption_budget": job_spec.disruption_budget,
         "published": msgspec.to_builtins(job_spec.published()),
         "requested": list(job_spec.charged()),
+        "deadline_at": None if deadline_s is None else submitted_at + dt.timedelta(seconds=deadline_s),
     }
 
 
@@ -146,7 +151,7 @@ def update_open(
     """Start an update of the tasks of `job` to its current version. If another update of the job is still open, it
     ends as superseded.
     """
-    update_close(entry, job.id, "a newer update")
+    updates_close(entry, [job.id], "a newer update")
     update = Update.objects.create(
         job=job,
         from_version=from_version,
@@ -198,6 +203,8 @@ def _change(
         _check_fixed(job, job_spec)
         _check_privileges(principal, job, job_spec, current)
         _check_alloc_set(job, job_spec)
+        columns = spec_columns(job_spec, admission.bands(), submitted_at=job.created_at)
+        _check_deadline(job, columns["deadline_at"], entry.time)
         for problem in admission.admit(cell=job.cell.name, asks=_quota_requests(job, job_spec)):
             if problem is not None:
                 raise problem
@@ -206,7 +213,6 @@ def _change(
             raise _Rehearsal(change)
         old_version = job.spec_version
         job.spec_version += 1
-        columns = spec_columns(job_spec, admission.bands())
         for name, value in columns.items():
             setattr(job, name, value)
         job.save(update_fields=["spec_version", *columns])
@@ -246,6 +252,18 @@ def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
         if old != new:
             detail = f"the {path} cannot change from {old!r} to {new!r} while the job is live; submit a new job"
             raise invalid(path, detail, "invalid-spec")
+
+
+def _check_deadline(job: Job, deadline_at: dt.datetime | None, now: dt.datetime) -> None:
+    """Check that a changed deadline has not passed yet. The job would end at once."""
+    if deadline_at is None or deadline_at == job.deadline_at or deadline_at > now:
+        return
+    age_s = int((now - job.created_at).total_seconds())
+    detail = (
+        f"the deadline counts from the submission of the job, {age_s} s ago, so it has already passed; give a larger"
+        " number, or kill the job"
+    )
+    raise invalid("deadline_s", detail, "invalid-spec")
 
 
 def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecification, current: JobSpec) -> None:
@@ -292,10 +310,14 @@ def _difference(new: Vector, old: Vector) -> Vector:
     return tuple(have - had for have, had in zip_longest(new, old, fillvalue=0))
 
 
-def update_close(entry: journal.JournalEntry, job_id: int, detail: str) -> None:
-    """End the open update of a job as superseded, if there is one. `detail`: the reason."""
-    open_one = Update.objects.filter(job_id=job_id, state=Update.OPEN).first()
-    if open_one is None:
+def updates_close(entry: journal.JournalEntry, job_ids: Collection[int], detail: str) -> None:
+    """End the open updates of jobs as superseded. A job without an open update is left out. `detail`: the reason."""
+    closed = list(Update.objects.filter(job_id__in=job_ids, state=Update.OPEN).order_by("id"))
+    if not closed:
         return
-    Update.objects.filter(pk=open_one.pk).update(state=Update.SUPERSEDED, detail=detail, ended_at=entry.time)
-    entry.append(events.UpdateEnded(job_id=job_id, update_id=open_one.id, how=Update.SUPERSEDED, detail=detail))
+    rows = Update.objects.filter(pk__in=[update.id for update in closed])
+    rows.update(state=Update.SUPERSEDED, detail=detail, ended_at=entry.time)
+    entry.extend(
+        events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=Update.SUPERSEDED, detail=detail)
+        for update in closed
+    )

@@ -40,6 +40,7 @@ from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.warm import compile_kernels, release_compiler
 from scheduling.jobs import updates
+from scheduling.jobs.deadlines import jobs_end_overdue
 from scheduling.journal import journal, wakeups
 from scheduling.machines import silence
 from scheduling.machines.evacuation import tasks_leave
@@ -432,6 +433,7 @@ class Master:
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
         brakes.stops_settle(self.cell_id)
         release_late(self.cell_id)
+        jobs_end_overdue(self.cell_id)
 
     def _publish_view(self) -> None:
         self._view = self._view or ViewPublisher(self.cell_id)

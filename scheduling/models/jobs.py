@@ -25,7 +25,8 @@ class Job(models.Model):
     that are charged to quota; zero for a job inside an alloc set, because the set is charged. `gang`,
     `disruption_budget`: see `scheduling.spec.job_spec.JobSpecification`. `published`: the rules for the job's names,
     as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client submits the
-    job again with the same key, no second job is created.
+    job again with the same key, no second job is created. `deadline_at`: the time at which the master ends all
+    tasks that are still live.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -67,6 +68,7 @@ class Job(models.Model):
     submitted_by = models.CharField(_("submitted by"), max_length=200)
     key = models.CharField(_("idempotency key"), max_length=64, default="", db_default="", blank=True)
     created_at = models.DateTimeField(_("submitted"), auto_now_add=True)
+    deadline_at = models.DateTimeField(_("deadline"), null=True, blank=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
     class Meta:
@@ -77,6 +79,11 @@ class Job(models.Model):
             models.Index(fields=["cell", "state"], name="job_by_state"),
             models.Index(fields=["tenant", "name"], name="job_by_name"),
             models.Index(fields=["cell", "ended_at"], name="job_by_end", condition=Q(ended_at__isnull=False)),
+            models.Index(
+                fields=["cell", "deadline_at"],
+                name="job_by_deadline",
+                condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
+            ),
         ]
         constraints = [
             models.UniqueConstraint(

@@ -45,6 +45,11 @@ FIELD_TEXTS = {
         "For a job in an alloc set. After an alloc has left a machine, the task runs there again with "
         "`BORG_ALLOC_ENDED=1` for at most this many seconds, until it exits with status 0. It can save logs."
     ),
+    "deadline_s": (
+        "Seconds from the submission until the job must have ended, 1 to 31622400. All tasks that have not ended by "
+        "then are stopped, with the reason `deadline`, and have failed. By default, there is no deadline. A change "
+        "takes effect at once, and also counts from the submission."
+    ),
     "api": (
         "What the tasks may do with REST in their own tenant and cell: `none`, `read`, or `submit`. The tenant's "
         "`task_api` is the upper limit."

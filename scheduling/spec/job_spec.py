@@ -57,7 +57,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     seconds, until they end with status 0 (§4). `gang`: either all pending tasks are placed together, or none is
     placed. `disruption_budget`: how many tasks may be down at once because of preemption and drains; 0: no limit.
     `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST
-    API. `names`: how the names of the job are published (§2.6). `sizes`: the known sizes of packages in bytes, by
+    API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many seconds after its submission the
+    job must have ended. `sizes`: the known sizes of packages in bytes, by
     digest; the job file does not contain them.
     """
 
@@ -264,7 +265,24 @@ def _change(old: JobSpecification, new: JobSpecification, before: TaskSpec, afte
 
 
 # Fields of a job that take effect at once, without an effect on running tasks.
-_IMMEDIATE = ("priority", "labels", "reclamation", "gang", "disruption_budget", "saves_for_s", "api", "names")
+_IMMEDIATE = (
+    "priority",
+    "labels",
+    "reclamation",
+    "gang",
+    "disruption_budget",
+    "saves_for_s",
+    "api",
+    "names",
+    "deadline_s",
+)
 # Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
 # of stored specs do not change.
-_LATER: dict[str, object] = {"gang": False, "disruption_budget": 0, "saves_for_s": 0.0, "api": "none", "names": Names()}
+_LATER: dict[str, object] = {
+    "gang": False,
+    "disruption_budget": 0,
+    "saves_for_s": 0.0,
+    "api": "none",
+    "names": Names(),
+    "deadline_s": None,
+}

@@ -131,6 +131,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     if file.gang and file.tasks > MAX_GANG:
         problems.add("gang", f"{file.tasks} tasks are too many for a gang; split it into jobs of at most {MAX_GANG}")
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
+    _check_times(file, problems)
     problems.choice("api", file.api, API_LEVELS)
     _check_published(file.names, allocation, problems)
     if file.alloc_set:
@@ -156,6 +157,14 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     if not problems.found and max(spec.total) > MAX_TOTAL:
         problems.add("task.limit", f"all {spec.tasks} tasks together ask for more than is possible; ask for less")
     return spec
+
+
+def _check_times(file: JobFile, problems: Problems) -> None:
+    if file.deadline_s is None:
+        return
+    if file.kind == "AllocSet":
+        problems.add("deadline_s", "an alloc set has no deadline; set deadlines in the jobs inside the alloc set")
+    problems.duration("deadline_s", file.deadline_s, "for a job without a deadline")
 
 
 def _check_published(names: Names, allocation: bool, problems: Problems) -> None:

@@ -107,6 +107,7 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     gang: bool = False
     disruption_budget: int = 0
     saves_for_s: float = 0.0
+    deadline_s: float | None = None
     api: str = "none"
     names: Names = Names()
 

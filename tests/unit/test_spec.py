@@ -131,6 +131,10 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(constraints=[{"attribute": "a", "relation": "="}] * 33), "task.constraints", "at most 32"),
     (with_task(constraints=[PRESENT | {"value": "x"}]), "task.constraints[0].value", "remove the value"),
     (with_task(notice_s=-1), "task.notice_s", "from 0 to 3600"),
+    (hello(deadline_s=0), "deadline_s", "0 is out of range; give 1 to 31622400 seconds (366 days), or leave it out"),
+    (hello(deadline_s=-3), "deadline_s", "for a job without a deadline"),
+    (hello(deadline_s="tomorrow"), "deadline_s", "give a number, without quotes"),
+    (hello(kind="AllocSet", deadline_s=60), "deadline_s", "in the jobs inside the alloc set"),
     (with_task(max_run_s=0), "task.max_run_s", "0 is out of range; give 1 to 31622400 seconds (366 days), or leave it"),
     (with_task(max_run_s=-5), "task.max_run_s", "or leave it out for tasks without a time limit"),
     (with_task(max_run_s=1e300), "task.max_run_s", "this number is out of range"),
@@ -300,6 +304,7 @@ def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Spec
     [
         ({"priority": 5}, SpecChange.IN_PLACE),
         ({"labels": {"a": "b"}}, SpecChange.IN_PLACE),
+        ({"deadline_s": 60}, SpecChange.IN_PLACE),
         ({"tasks": 5}, SpecChange.NONE),
         ({"update": {"max_down": 2}}, SpecChange.NONE),
         ({"spread": {"max_per_rack": 1}}, SpecChange.RESTART),
