@@ -114,6 +114,7 @@ class JobSerializer(ReadSerializer):
             "update",
             "submitted_by",
             "created_at",
+            "start_after",
             "deadline_at",
             "ended_at",
             "revision",

@@ -28,10 +28,11 @@ from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import quota_rejections
+from scheduling.jobs.job_times import deadline_of, times_refusal
 from scheduling.jobs.rollout import advance
 from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.journal import journal
-from scheduling.journal.row_events import update_started_event
+from scheduling.journal.row_events import seconds, update_started_event
 from scheduling.models import Job, JobSpec, Update
 from scheduling.packages import pinning
 from scheduling.spec import job_spec as spec
@@ -76,7 +77,7 @@ def job_update(
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     try:
-        done = _change(principal, job, job_spec, dry_run=dry_run, undo=undo, reason=reason)
+        done = _change(principal, job, job_spec, dry_run=dry_run, undo=undo, reason=reason, earlier=undo or quiet)
     except _Rehearsal as rehearsal:
         return rehearsal.change
     except Rejected as problem:
@@ -124,7 +125,6 @@ def spec_columns(
     job_spec: spec.JobSpecification, bands: Sequence[Band], *, submitted_at: dt.datetime
 ) -> dict[str, Any]:
     """Return the columns of a job's row that follow from its spec. `submitted_at`: the time of the job's submission."""
-    deadline_s = job_spec.deadline_s
     return {
         "labels": job_spec.labels,
         "priority": job_spec.priority,
@@ -135,7 +135,9 @@ def spec_columns(
         "disruption_budget": job_spec.disruption_budget,
         "published": msgspec.to_builtins(job_spec.published()),
         "requested": list(job_spec.charged()),
-        "deadline_at": None if deadline_s is None else submitted_at + dt.timedelta(seconds=deadline_s),
+        "max_run_s": job_spec.max_run_s,
+        "start_after": job_spec.starts_at,
+        "deadline_at": deadline_of(job_spec, submitted_at=submitted_at),
     }
 
 
@@ -188,8 +190,18 @@ class _Rehearsal(Exception):
 
 
 def _change(
-    principal: Principal, job: Job, job_spec: spec.JobSpecification, *, dry_run: bool, undo: bool, reason: str
+    principal: Principal,
+    job: Job,
+    job_spec: spec.JobSpecification,
+    *,
+    dry_run: bool,
+    undo: bool,
+    reason: str,
+    earlier: bool,
 ) -> JobChange:
+    """Store a new version of the spec, and open an update. `earlier`: the job had this spec before, so the time of its
+    start may have passed.
+    """
     job_spec = job_spec.at(cell=job.cell.name, tenant=job.tenant.name)
     with journal.write(job.cell_id, principal) as entry:
         pins = pinning.pin_one(job.cell, job.tenant_id, job_spec)
@@ -204,7 +216,9 @@ def _change(
         _check_privileges(principal, job, job_spec, current)
         _check_alloc_set(job, job_spec)
         columns = spec_columns(job_spec, admission.bands(), submitted_at=job.created_at)
-        _check_deadline(job, columns["deadline_at"], entry.time)
+        before = (job_spec.starts_at if earlier else job.start_after, job.deadline_at)
+        if problem := times_refusal(job_spec, submitted_at=job.created_at, now=entry.time, before=before):
+            raise problem
         for problem in admission.admit(cell=job.cell.name, asks=_quota_requests(job, job_spec)):
             if problem is not None:
                 raise problem
@@ -234,6 +248,8 @@ def _change(
                 port_names=job_spec.base.ports,
                 gang=job.gang,
                 disruption_budget=job.disruption_budget,
+                start_after=seconds(job.start_after),
+                max_run_s=job.max_run_s or 0.0,
                 published=job_spec.published(),
                 reason=reason,
             )
@@ -252,18 +268,6 @@ def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
         if old != new:
             detail = f"the {path} cannot change from {old!r} to {new!r} while the job is live; submit a new job"
             raise invalid(path, detail, "invalid-spec")
-
-
-def _check_deadline(job: Job, deadline_at: dt.datetime | None, now: dt.datetime) -> None:
-    """Check that a changed deadline has not passed yet. The job would end at once."""
-    if deadline_at is None or deadline_at == job.deadline_at or deadline_at > now:
-        return
-    age_s = int((now - job.created_at).total_seconds())
-    detail = (
-        f"the deadline counts from the submission of the job, {age_s} s ago, so it has already passed; give a larger"
-        " number, or kill the job"
-    )
-    raise invalid("deadline_s", detail, "invalid-spec")
 
 
 def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecification, current: JobSpec) -> None:

@@ -1,4 +1,4 @@
-"""Jobs may have a deadline. The master finds jobs that are overdue with an index."""
+"""Jobs may have a time of their start, a deadline and time limits. The master finds overdue jobs with an index."""
 
 from django.db import migrations, models
 from django.db.models import Q
@@ -8,6 +8,16 @@ class Migration(migrations.Migration):
     dependencies = [("scheduling", "0044_deleted_cells")]
 
     operations = [
+        migrations.AddField(
+            model_name="job",
+            name="max_run_s",
+            field=models.FloatField(blank=True, null=True, verbose_name="time limit of tasks, s"),
+        ),
+        migrations.AddField(
+            model_name="job",
+            name="start_after",
+            field=models.DateTimeField(blank=True, null=True, verbose_name="starts after"),
+        ),
         migrations.AddField(
             model_name="job",
             name="deadline_at",

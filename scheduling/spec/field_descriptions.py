@@ -45,6 +45,11 @@ FIELD_TEXTS = {
         "For a job in an alloc set. After an alloc has left a machine, the task runs there again with "
         "`BORG_ALLOC_ENDED=1` for at most this many seconds, until it exits with status 0. It can save logs."
     ),
+    "start_after": (
+        "No task starts before this time, for example `2026-12-24T02:00:00+01:00`, at most 366 days ahead. The job has "
+        "its quota from the submission on. By default, tasks start as soon as they can. A change takes effect at once, "
+        "for tasks that have not started."
+    ),
     "deadline_s": (
         "Seconds from the submission until the job must have ended, 1 to 31622400. All tasks that have not ended by "
         "then are stopped, with the reason `deadline`, and have failed. By default, there is no deadline. A change "

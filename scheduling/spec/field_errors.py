@@ -39,13 +39,15 @@ class Problems:
             least, most = (format_number(bound, 12, separators=False) for bound in (low, high))
             self.add(path, f"{shown} is out of range; give a number from {least} to {most}")
 
-    def duration(self, path: str, value: float, without: str) -> None:
-        """Add a problem if `value`, in seconds, is not from 1 s to 366 days. `without`: when to leave the field out."""
-        if not 1 <= value <= MAX_DURATION_S:  # true of NaN too
+    def duration(self, path: str, value: float, without: str, *, least_s: int = 1) -> None:
+        """Add a problem if `value`, in seconds, is not from `least_s` to 366 days. `without`: when to leave the field
+        out.
+        """
+        if not least_s <= value <= MAX_DURATION_S:  # true of NaN too
             shown = f"{value:.15g}" if abs(value) < 1e18 else "this number"
             days = MAX_DURATION_S // 86_400
-            detail = f"{shown} is out of range; give 1 to {MAX_DURATION_S} seconds ({days} days), or leave it out"
-            self.add(path, f"{detail} {without}")
+            bounds = f"{least_s} to {MAX_DURATION_S} seconds ({days} days)"
+            self.add(path, f"{shown} is out of range; give {bounds}, or leave it out {without}")
 
     def text(self, path: str, value: str, longest: int) -> None:
         """Add a problem if `value` has a NUL character or more than `longest` characters."""

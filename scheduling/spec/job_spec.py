@@ -8,6 +8,7 @@ parser.parse ─► JobSpecification ── groups ──► equal requirements 
 from __future__ import annotations
 
 import bisect
+import datetime as dt
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -58,8 +59,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     placed. `disruption_budget`: how many tasks may be down at once because of preemption and drains; 0: no limit.
     `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST
     API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many seconds after its submission the
-    job must have ended. `sizes`: the known sizes of packages in bytes, by
-    digest; the job file does not contain them.
+    job must have ended. `start_after`: no task starts before this time, in RFC 3339 with time zone UTC; None: at once.
+    `sizes`: the known sizes of packages in bytes, by digest; the job file does not contain them.
     """
 
     base: TaskSpec
@@ -155,6 +156,12 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         """
         return self.disruption_budget or self.max_down()
 
+    @property
+    def max_run_s(self) -> float | None:
+        """Return the longest time limit of the runs of a task, in seconds. Return None if a task has no limit."""
+        limits = [task.max_run_s for _, _, task in self.segments()]
+        return None if None in limits else max(limit for limit in limits if limit is not None)
+
     def published(self) -> Published:
         """Return the settings with which DNS publishes the job's names. They contain only weights other than 1, the
         default.
@@ -170,6 +177,11 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         if self.names.leave_s is not None:
             return self.names.leave_s
         return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
+
+    @property
+    def starts_at(self) -> dt.datetime | None:
+        """Return the time before which no task starts, or None if tasks may start at once."""
+        return dt.datetime.fromisoformat(self.start_after) if self.start_after else None
 
     def at(self, *, cell: str, tenant: str) -> JobSpecification:
         """Return a copy of this spec with this `cell` and this `tenant`, because a job file may leave them out."""
@@ -275,6 +287,7 @@ _IMMEDIATE = (
     "api",
     "names",
     "deadline_s",
+    "start_after",
 )
 # Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
 # of stored specs do not change.
@@ -285,4 +298,5 @@ _LATER: dict[str, object] = {
     "api": "none",
     "names": Names(),
     "deadline_s": None,
+    "start_after": None,
 }

@@ -5,6 +5,7 @@ bytes or dict ── parse ──► JobSpecification, or Rejected with fields: 
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     if file.gang and file.tasks > MAX_GANG:
         problems.add("gang", f"{file.tasks} tasks are too many for a gang; split it into jobs of at most {MAX_GANG}")
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
-    _check_times(file, problems)
+    start_after = _read_times(file, problems)
     problems.choice("api", file.api, API_LEVELS)
     _check_published(file.names, allocation, problems)
     if file.alloc_set:
@@ -151,6 +152,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         "latency_sensitive": latency_sensitive,
         "overrides": _read_overrides(file, task, problems, limits, role),
         "extra": tuple(limits.extra),
+        "start_after": start_after,
     }
     equal = {name: getattr(file, name) for name in JobFields.__struct_fields__}
     spec = JobSpecification(labels=file.labels, **(equal | read))
@@ -159,12 +161,27 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     return spec
 
 
-def _check_times(file: JobFile, problems: Problems) -> None:
-    if file.deadline_s is None:
-        return
+def _read_times(file: JobFile, problems: Problems) -> str | None:
+    """Check the times of a job. Return `start_after` in UTC, so that equal times are equal texts."""
     if file.kind == "AllocSet":
-        problems.add("deadline_s", "an alloc set has no deadline; set deadlines in the jobs inside the alloc set")
-    problems.duration("deadline_s", file.deadline_s, "for a job without a deadline")
+        for name in ("deadline_s", "start_after"):
+            if getattr(file, name) is not None:
+                problems.add(name, "an alloc set has no times; set this field in the jobs inside the alloc set")
+    if file.deadline_s is not None:
+        problems.duration("deadline_s", file.deadline_s, "for a job without a deadline")
+    if file.start_after is None:
+        return None
+    try:
+        at = dt.datetime.fromisoformat(file.start_after)
+        if at.tzinfo is None:
+            detail = f"{file.start_after[:64]!r} has no time zone; add one, such as Z for UTC or +01:00"
+            problems.add("start_after", detail)
+            return None
+        return at.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError):
+        detail = f"{file.start_after[:64]!r} is not a time; write it like 2026-12-24T02:00:00+01:00"
+        problems.add("start_after", detail)
+        return None
 
 
 def _check_published(names: Names, allocation: bool, problems: Problems) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -93,6 +93,9 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leave_s: float | None = None
 
 
+Moment = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+
+
 class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a job that mean the same in a job file and in a parsed spec."""
 
@@ -108,6 +111,7 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     disruption_budget: int = 0
     saves_for_s: float = 0.0
     deadline_s: float | None = None
+    start_after: Moment | None = None
     api: str = "none"
     names: Names = Names()
 

@@ -135,6 +135,12 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (hello(deadline_s=-3), "deadline_s", "for a job without a deadline"),
     (hello(deadline_s="tomorrow"), "deadline_s", "give a number, without quotes"),
     (hello(kind="AllocSet", deadline_s=60), "deadline_s", "in the jobs inside the alloc set"),
+    (hello(start_after="tomorrow"), "start_after", "'tomorrow' is not a time; write it like 2026-12-24T02:00:00+01:00"),
+    (hello(start_after="2026-13-01T00:00:00Z"), "start_after", "is not a time"),
+    (hello(start_after="2026-12-01T00:00:00"), "start_after", "has no time zone; add one, such as Z for UTC or +01:00"),
+    (hello(start_after="0001-01-01T00:00:00+14:00"), "start_after", "is not a time"),
+    (hello(start_after=1795868488), "start_after", "give text"),
+    (hello(kind="AllocSet", start_after="2026-12-01T00:00:00Z"), "start_after", "in the jobs inside the alloc set"),
     (with_task(max_run_s=0), "task.max_run_s", "0 is out of range; give 1 to 31622400 seconds (366 days), or leave it"),
     (with_task(max_run_s=-5), "task.max_run_s", "or leave it out for tasks without a time limit"),
     (with_task(max_run_s=1e300), "task.max_run_s", "this number is out of range"),
@@ -305,6 +311,7 @@ def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Spec
         ({"priority": 5}, SpecChange.IN_PLACE),
         ({"labels": {"a": "b"}}, SpecChange.IN_PLACE),
         ({"deadline_s": 60}, SpecChange.IN_PLACE),
+        ({"start_after": "2026-12-01T00:00:00Z"}, SpecChange.IN_PLACE),
         ({"tasks": 5}, SpecChange.NONE),
         ({"update": {"max_down": 2}}, SpecChange.NONE),
         ({"spread": {"max_per_rack": 1}}, SpecChange.RESTART),
@@ -357,6 +364,13 @@ def test_a_digest_counts_later_fields_only_when_they_say_something() -> None:
     assert plain.digest() == parse(hello(gang=False, disruption_budget=0)).digest()
     assert len({plain.digest(), parse(hello(gang=True)).digest(), parse(hello(disruption_budget=1)).digest()}) == 3
     assert "gang" not in plain.to_json()
+
+
+def test_equal_times_in_two_zones_are_one_start() -> None:
+    one, other = (parse(hello(start_after=text)) for text in ("2026-12-24T02:00:00+01:00", "2026-12-24T01:00:00Z"))
+    assert one.digest() == other.digest()
+    assert one.to_json()["start_after"] == "2026-12-24T01:00:00Z"
+    assert parser.load(one.to_json()) == one
 
 
 def test_a_task_with_a_time_limit_is_placed_only_where_the_borglet_enforces_it() -> None:

@@ -10,7 +10,7 @@ from portal.sigma.frame.page import page
 from portal.sigma.jobs.incarnations import complete, incarnation_table
 from portal.sigma.jobs.task_timeline import timeline_of
 from portal.sigma.jobs.usage_charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
-from portal.sigma.jobs.why import explain
+from portal.sigma.jobs.why import WORDS, explain
 from portal.sigma.reads import event_sentences
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of, incarnations_of
@@ -20,6 +20,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
+from scheduling.jobs.why import waiting_sentence, waits_until
 from scheduling.models import Departure, Job, JobSpec, PendingVerdict, Task
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
 from scheduling.spec import parser
@@ -57,6 +58,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "preempted": found.preempted,
         "whys": explain(job, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
+        "waiting": waiting_sentence(job, WORDS) if waits_until(job) else "",
         "ports": ports,
         "names": names_of_task(job, row, ports),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]
