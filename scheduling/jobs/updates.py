@@ -137,6 +137,7 @@ def spec_columns(
         "requested": list(job_spec.charged()),
         "max_run_s": job_spec.max_run_s,
         "start_after": job_spec.starts_at,
+        "ttl_after_end_s": job_spec.ttl_after_end_s,
         "deadline_at": deadline_of(job_spec, submitted_at=submitted_at),
     }
 

@@ -1,4 +1,6 @@
-"""Jobs may have a time of their start, a deadline and time limits. The master finds overdue jobs with an index."""
+"""Jobs may have a time of their start, a deadline, time limits and a time to live after their end. Indexes find the jobs
+that are overdue, and the ended jobs that leave PostgreSQL early.
+"""
 
 from django.db import migrations, models
 from django.db.models import Q
@@ -23,12 +25,25 @@ class Migration(migrations.Migration):
             name="deadline_at",
             field=models.DateTimeField(blank=True, null=True, verbose_name="deadline"),
         ),
+        migrations.AddField(
+            model_name="job",
+            name="ttl_after_end_s",
+            field=models.FloatField(blank=True, null=True, verbose_name="time to live after the end, s"),
+        ),
         migrations.AddIndex(
             model_name="job",
             index=models.Index(
                 condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
                 fields=["cell", "deadline_at"],
                 name="job_by_deadline",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=Q(ended_at__isnull=False, ttl_after_end_s__isnull=False),
+                fields=["cell", "ended_at"],
+                name="job_by_end_with_ttl",
             ),
         ),
     ]

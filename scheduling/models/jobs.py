@@ -27,7 +27,8 @@ class Job(models.Model):
     as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client submits the
     job again with the same key, no second job is created. `start_after`: no task is placed before this time.
     `deadline_at`: the time at which the master ends all tasks that are still live. `max_run_s`: the longest time limit
-    of a run; None if a task has none.
+    of a run; None if a task has none. `ttl_after_end_s`: for how many seconds after its end PostgreSQL keeps the job,
+    unless the cell keeps ended jobs for a shorter time.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -72,6 +73,7 @@ class Job(models.Model):
     max_run_s = models.FloatField(_("time limit of tasks, s"), null=True, blank=True)
     start_after = models.DateTimeField(_("starts after"), null=True, blank=True)
     deadline_at = models.DateTimeField(_("deadline"), null=True, blank=True)
+    ttl_after_end_s = models.FloatField(_("time to live after the end, s"), null=True, blank=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
     class Meta:
@@ -86,6 +88,11 @@ class Job(models.Model):
                 fields=["cell", "deadline_at"],
                 name="job_by_deadline",
                 condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
+            ),
+            models.Index(
+                fields=["cell", "ended_at"],
+                name="job_by_end_with_ttl",
+                condition=Q(ended_at__isnull=False, ttl_after_end_s__isnull=False),
             ),
         ]
         constraints = [

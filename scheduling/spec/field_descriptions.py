@@ -55,6 +55,11 @@ FIELD_TEXTS = {
         "then are stopped, with the reason `deadline`, and have failed. By default, there is no deadline. A change "
         "takes effect at once, and also counts from the submission."
     ),
+    "ttl_after_end_s": (
+        "Seconds after its end for which PostgreSQL keeps the job, 172800 (2 days) to 31622400. Then it is only in the "
+        "archive. By default, and at the latest, this happens after the `ended_jobs_keep_days` of the cell. A change "
+        "takes effect at once."
+    ),
     "api": (
         "What the tasks may do with REST in their own tenant and cell: `none`, `read`, or `submit`. The tenant's "
         "`task_api` is the upper limit."

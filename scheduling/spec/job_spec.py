@@ -60,7 +60,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST
     API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many seconds after its submission the
     job must have ended. `start_after`: no task starts before this time, in RFC 3339 with time zone UTC; None: at once.
-    `sizes`: the known sizes of packages in bytes, by digest; the job file does not contain them.
+    `ttl_after_end_s`: for how many seconds after its end the job stays in PostgreSQL. `sizes`: the known sizes of
+    packages in bytes, by digest; the job file does not contain them.
     """
 
     base: TaskSpec
@@ -288,6 +289,7 @@ _IMMEDIATE = (
     "names",
     "deadline_s",
     "start_after",
+    "ttl_after_end_s",
 )
 # Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
 # of stored specs do not change.
@@ -299,4 +301,5 @@ _LATER: dict[str, object] = {
     "names": Names(),
     "deadline_s": None,
     "start_after": None,
+    "ttl_after_end_s": None,
 }

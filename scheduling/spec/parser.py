@@ -37,6 +37,7 @@ MAX_LABELS = 64
 MAX_GANG = 2_500  # because one transaction writes all placements of a gang
 MAX_SAVING_S = 14 * 86400
 MAX_TTL_S = 86_400
+LEAST_TTL_S = 2 * 86_400  # after the end of a job, until its usage and its costs are written
 MAX_TOTAL = 2**60  # of one resource for all tasks, so that sums over a tenant fit into 64 bits
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
@@ -169,6 +170,9 @@ def _read_times(file: JobFile, problems: Problems) -> str | None:
                 problems.add(name, "an alloc set has no times; set this field in the jobs inside the alloc set")
     if file.deadline_s is not None:
         problems.duration("deadline_s", file.deadline_s, "for a job without a deadline")
+    if file.ttl_after_end_s is not None:
+        without = "to keep the job as long as its cell keeps ended jobs"
+        problems.duration("ttl_after_end_s", file.ttl_after_end_s, without, least_s=LEAST_TTL_S)
     if file.start_after is None:
         return None
     try:
