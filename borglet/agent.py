@@ -39,7 +39,7 @@ from borglet.messages import (
     RunTask,
     TaskIdentity,
     TaskKey,
-    opened,
+    for_protocol_1,
 )
 from borglet.packages.base import PackageMissing, Packages
 from borglet.pressure.control_loop import Guard
@@ -175,7 +175,7 @@ class Agent:
         )
         if self._windows is not None and (windows := self._windows.due(self._clock())):
             report = msgspec.structs.replace(report, windows=windows)
-        return opened(report) if protocol < WIRE_REPORTS_SINCE else report
+        return for_protocol_1(report) if protocol < WIRE_REPORTS_SINCE else report
 
     async def read_logs(self, poll: Poll) -> list[LogChunk]:
         """Return the parts of logs that `poll` requests."""

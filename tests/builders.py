@@ -182,6 +182,7 @@ class World:
         latency_sensitive: bool = True,
         gang: bool = False,
         disruption_budget: int = 0,
+        start_after: float = 0.0,
         **asks: Any,
     ) -> World:
         wanted = requirement or needs(**asks)
@@ -199,6 +200,7 @@ class World:
             port_names=tuple(f"p{number}" for number in range(wanted.limit[PORTS])),
             gang=gang,
             disruption_budget=disruption_budget,
+            start_after=start_after,
         )
         self.jobs[name] = JobRow(submitted.job_id, submitted, {i: TaskRow(wanted) for i in range(tasks)})
         return self.send(submitted)
@@ -207,7 +209,7 @@ class World:
         return self.change(name, priority=priority)
 
     def change(self, name: str, **facts: Any) -> World:
-        """Change fields of a job that are not about single tasks: priority, gang or disruption_budget."""
+        """Change fields of a job that are not about single tasks: priority, gang, disruption_budget or start_after."""
         row = self.jobs[name]
         fields = {field: getattr(row.submitted, field) for field in row.submitted.__struct_fields__}
         row.submitted = events.JobSubmitted(**{**fields, **facts})
@@ -220,6 +222,8 @@ class World:
                 port_names=row.submitted.port_names,
                 gang=row.submitted.gang,
                 disruption_budget=row.submitted.disruption_budget,
+                start_after=row.submitted.start_after,
+                max_run_s=row.submitted.max_run_s,
             )
         )
 

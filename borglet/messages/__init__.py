@@ -42,7 +42,7 @@ from borglet.messages.joining import JoinAnswer, JoinRequest, authority_digest
 from borglet.messages.logs import LogChunk, LogLine, LogRequest
 from borglet.messages.packages import PackageFailed, PackageHave, PackageRef, PackageSources, PackageTicket, PeerAddress
 from borglet.messages.refusals import MalformedMessage, Refusal
-from borglet.messages.reports import MAX_REPORTED_PACKAGES, Report, WireReport, opened, sealed
+from borglet.messages.reports import MAX_REPORTED_PACKAGES, Report, WireReport, for_protocol_1, opened, sealed
 from borglet.messages.shells import (
     SHELL_CONTEXT,
     SHELL_FRAME_BYTES,

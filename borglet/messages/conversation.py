@@ -13,7 +13,8 @@ from borglet.messages.reports import WireReport
 from borglet.messages.shells import ShellGrant
 
 # Both sides support versions N and N-1, which are one release apart. N-1 ignores new fields of N and does not send
-# them, so they have defaults. No enumeration of N-1 ever gets a new value, because N-1 would reject it.
+# them, so they have defaults. N-1 rejects a new value of an enumeration, so N replaces it before it sends it to N-1
+# (`reports.for_protocol_1`).
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
 WIRE_REPORTS_SINCE = 2

@@ -83,6 +83,7 @@ class RunTask(msgspec.Struct, frozen=True):
     devices: list[int] = []  # numbers of the allotted accelerators, each once
     alloc: TaskKey | None = None  # the alloc on this machine whose resources the task uses (§2.4)
     leave_s: float = 0.0  # time between the removal of its names and SIGTERM, if a stop leaves time for it
+    max_run_s: float | None = None  # the Borglet stops a run that lasts longer; None: no limit
 
 
 class StopTask(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from borglet.messages.logs import LogChunk
 from borglet.messages.refusals import MalformedMessage, Refusal
-from borglet.messages.tasks import NO_USAGE, AllocReport, Removal, TaskReport, Usage, UsageWindow
+from borglet.messages.tasks import NO_USAGE, AllocReport, EndCause, Removal, TaskReport, Usage, UsageWindow
 
 MAX_REPORTED_PACKAGES = 64  # a digest takes 74 bytes of each report
 
@@ -78,6 +78,22 @@ def opened(report: WireReport) -> Report:
     allocs: list[AllocReport] = _opened(_allocs, report.allocs, "allocs")
     shared = {name: getattr(report, name) for name in Report.__struct_fields__}
     return Report(**{**shared, "tasks": tasks, "usage": usage, "allocs": allocs})
+
+
+def for_protocol_1(report: WireReport) -> Report:
+    """Return the report for a shard of protocol 1, which rejects `EndCause.TIME_LIMIT`. A task that has reached its
+    time limit is reported as unhealthy there. Only newer shards set time limits, so this concerns only tasks of a
+    machine that has changed to an older shard.
+    """
+    plain = opened(report)
+    return msgspec.structs.replace(plain, tasks=[_for_protocol_1(task) for task in plain.tasks])
+
+
+def _for_protocol_1(task: TaskReport) -> TaskReport:
+    if task.exit is None or task.exit.cause is not EndCause.TIME_LIMIT:
+        return task
+    exit_ = msgspec.structs.replace(task.exit, cause=EndCause.UNHEALTHY)
+    return msgspec.structs.replace(task, exit=exit_)
 
 
 def _opened(decoder: msgspec.json.Decoder[Any], content: msgspec.Raw, field: str) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from borglet.messages import AllocReport, Desired, Health, Phase, RunTask, StopTask, TaskKey
+from borglet.state import stopping
 from borglet.state.health_watch import HealthWatch
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import GivenUp, HoldAllocs, Instruction, Remembered
@@ -60,8 +61,10 @@ class Holdings:
         at = math.inf
         if inc.phase is Phase.BACKOFF and inc.key in self.run and (inc.task.packages or not self.blocked(inc)):
             at = inc.start_at
-        elif inc.phase is Phase.UP and inc.watch is not None:
-            at = inc.watch.due
+        elif inc.phase is Phase.UP:
+            at = inc.watch.due if inc.watch is not None else math.inf
+            if inc.key in self.run:
+                at = min(at, stopping.run_until(inc))
         if inc.stop_at is not None:
             at = min(at, inc.stop_at)
         return at

@@ -19,7 +19,7 @@ class PhaseStep(StrEnum):
     INSTALL = "install"  # the Borglet installs the packages
     START = "start"  # the runtime starts the program
     STARTED = "started"  # the program runs
-    STOP = "stop"  # the master stops the incarnation, or it is unhealthy
+    STOP = "stop"  # the master stops the incarnation, it is unhealthy, or it has reached its time limit
     RETRY = "retry"  # the run ended, and the incarnation will start again
     FINISH = "finish"  # the run ended, and the incarnation will not start again
 

@@ -80,6 +80,10 @@ def _keep_up(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, no
     if inc.resize_due:
         inc.resize_due = False
         out.append(Resize(inc.task))
+    if inc.key in holdings.run and stopping.run_until(inc) <= now:
+        stopping.at_time_limit(inc, out, now=now)
+        holdings.version += 1
+        return
     check, watch = inc.task.health, inc.watch
     if check is None or watch is None or watch.due > now:
         return

@@ -36,8 +36,8 @@ def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, n
     """
     if exit_.cause is EndCause.MACHINE_SHORT:
         return Final()  # the master finds another machine, because this one is short of resources
-    if policy.on == "never":
-        return Final()
+    if policy.on == "never" or (policy.on == "failure" and exit_.cause is EndCause.TIME_LIMIT):
+        return Final()  # a run that is repeated would take as long again, and hold the machine for ever
     if exit_.cause in BLAMELESS:
         return Again(now, failures)
     if exit_.cause is EndCause.EXITED and exit_.status == 0:

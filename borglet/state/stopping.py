@@ -15,6 +15,8 @@ SIGTERM, the time `leave_s` begins again.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from borglet.messages import EndCause, Exit, Health, Phase, RunTask, StopTask
@@ -94,6 +96,22 @@ def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
     assert inc.stop_notice_s is not None
     inc.leaving, inc.stop_at = False, None
     out.append(Terminate(inc.key, inc.stop_notice_s, inc.stop_cause, inc.stop_detail))
+
+
+def run_until(inc: Incarnation) -> float:
+    """Return the time at which the present run of a task reaches its time limit (`RunTask.max_run_s`), in seconds since
+    the epoch. Without a limit, the result is infinite. Each run has the whole time.
+    """
+    return math.inf if inc.task.max_run_s is None else inc.started_at + inc.task.max_run_s
+
+
+def at_time_limit(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
+    """Begin to stop a task that has reached its time limit. It gets its whole notice, and time to leave if it was
+    up.
+    """
+    detail = f"the task ran for {inc.task.max_run_s:.15g} s, which is its max_run_s"
+    at = now + inc.task.leave_s if inc.was_up else now
+    order(inc, inc.task.notice_s, EndCause.TIME_LIMIT, detail, out, now=now, at=at)
 
 
 def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:

@@ -192,7 +192,8 @@ def _show(answer: dict[str, Any]) -> None:
     name = f"{answer['cell']}/{answer['tenant']}/{answer['name']}"
     output.say(f"{name}  {_health(answer)}  ({in_short(answer)})")
     update = answer["update"]
-    ended = answer["ended_at"]
+    # Older portals do not send the times of jobs.
+    ended, start, deadline = answer["ended_at"], answer.get("start_after"), answer.get("deadline_at")
     rows = [
         ("uid", answer["uid"]),
         ("priority", f"{answer['priority']} ({answer['band']}), {answer['appclass']}"),
@@ -201,6 +202,8 @@ def _show(answer: dict[str, Any]) -> None:
         ("spec", f"version {answer['spec_version']}"),
         ("labels", ", ".join(f"{key}={value}" for key, value in answer["labels"].items())),
         ("submitted", f"{output.when(answer['created_at'])} by {answer['submitted_by']}"),
+        ("start", f"after {output.when(start)}" if start and not ended else ""),
+        ("deadline", output.when(deadline) if deadline and not ended else ""),
         ("ended", f"{output.when(ended)} ({answer['outcome']})" if ended else ""),
         ("update", f"version {update['from_version']} to {update['to_version']}" if update else ""),
     ]

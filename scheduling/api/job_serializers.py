@@ -60,7 +60,8 @@ class JobSerializer(ReadSerializer):
     processes ended unexpectedly and have not run long enough since; `tasks_unhealthy`: tasks whose health check fails;
     `tasks_failed`: tasks that failed and are not restarted.
 
-    `requested`: how much quota the job uses. It is 0 for a job inside an alloc set.
+    `requested`: how much quota the job uses. It is 0 for a job inside an alloc set. `start_after`: no task starts
+    before this time. `deadline_at`: tasks that have not ended by this time are stopped.
     """
 
     cell = serializers.CharField(source="cell.name")
@@ -114,6 +115,8 @@ class JobSerializer(ReadSerializer):
             "update",
             "submitted_by",
             "created_at",
+            "start_after",
+            "deadline_at",
             "ended_at",
             "revision",
         ]

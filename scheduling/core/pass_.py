@@ -62,9 +62,9 @@ def schedule_pass(
     state.count_by_limit(policy)
     memory = PassCache() if memory is None else memory
     decision = memory.decision
-    if decision is None or not decision.holds(state, policy):
+    if decision is None or not decision.holds(state, policy, now):
         memory.decision = None
-        own = pending_of(state.tasks, policy.workload)
+        own = pending_of(state.tasks, policy.workload, now=now)
         if len(own) == 0:
             return Plan(revision=state.revision)
         memory.decision = decision = _decide(state, policy, own, memory, now=now, rng=rng)
@@ -117,7 +117,7 @@ def _decide(
             cut=cut or bool((tables.placed.machine == NOT_TRIED).any()),
         ),
     )
-    return Decision(state, state.changes, policy, sorting, tables, plan)
+    return Decision(state, state.changes, policy, state.tasks.next_start(now), sorting, tables, plan)
 
 
 def _best_attempt(

@@ -26,7 +26,7 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.core.vocabulary.task_events import Ending
 from scheduling.jobs import job_name_rules, quota_rejections, updates
-from scheduling.jobs.submission.checks import check_alloc_sets, check_names, check_numbers, pin_packages
+from scheduling.jobs.submission.checks import check_alloc_sets, check_names, check_numbers, check_times, pin_packages
 from scheduling.jobs.submission.idempotency_keys import check_keys
 from scheduling.jobs.submission.outcomes import Item, Submission
 from scheduling.jobs.submission.rows import jobs_create, rejection_append
@@ -172,7 +172,8 @@ def _submit_part(
 
 def jobs_submit_specs(*, principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification]) -> list[Submission]:
     """Submit new jobs whose specs are known. Return the outcome of each job, in the order of `specs`. Rejections are
-    neither explained nor recorded in the journal, because the caller may try again.
+    neither explained nor recorded in the journal, because the caller may try again. The `start_after` of a job may have
+    passed.
     """
     return _submit(principal, cell, specs, dry_run=False, quiet=True)
 
@@ -219,7 +220,7 @@ def job_kill(
             # Live tasks are read under the lock, because an update may add tasks until it ends.
             living = list(tasks.order_by("id").values_list("id", flat=True)[: journal.CHUNK])
             if indexes is None:
-                updates.update_close(entry, job.id, "the job is being killed")
+                updates.updates_close(entry, [job.id], "the job is being killed")
             ended = transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task in living])
             counters.jobs_end_if_over(entry, [job.id])
         killed += len(ended)
@@ -319,6 +320,8 @@ def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool) -> 
         check_keys(cell, items)
         pin_packages(cell, undecided())
         check_names(cell, undecided())
+        if not quiet:
+            check_times(undecided(), now=entry.time)
         check_numbers(undecided())
         asking = undecided()
         bands = admission.bands_with_ids()

@@ -10,7 +10,8 @@ up, and tasks that can change in place, change at once. At most `max_down` tasks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime as dt
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -27,10 +28,11 @@ from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import quota_rejections
+from scheduling.jobs.job_times import deadline_of, times_refusal
 from scheduling.jobs.rollout import advance
 from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.journal import journal
-from scheduling.journal.row_events import update_started_event
+from scheduling.journal.row_events import seconds, update_started_event
 from scheduling.models import Job, JobSpec, Update
 from scheduling.packages import pinning
 from scheduling.spec import job_spec as spec
@@ -75,7 +77,7 @@ def job_update(
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     try:
-        done = _change(principal, job, job_spec, dry_run=dry_run, undo=undo, reason=reason)
+        done = _change(principal, job, job_spec, dry_run=dry_run, undo=undo, reason=reason, earlier=undo or quiet)
     except _Rehearsal as rehearsal:
         return rehearsal.change
     except Rejected as problem:
@@ -119,8 +121,10 @@ def spec_before(job: Job) -> spec.JobSpecification:
     return spec_of(job, job.spec_version - 1)
 
 
-def spec_columns(job_spec: spec.JobSpecification, bands: Sequence[Band]) -> dict[str, Any]:
-    """Return the columns of a job's row that contain copies of fields of its spec."""
+def spec_columns(
+    job_spec: spec.JobSpecification, bands: Sequence[Band], *, submitted_at: dt.datetime
+) -> dict[str, Any]:
+    """Return the columns of a job's row that follow from its spec. `submitted_at`: the time of the job's submission."""
     return {
         "labels": job_spec.labels,
         "priority": job_spec.priority,
@@ -131,6 +135,10 @@ def spec_columns(job_spec: spec.JobSpecification, bands: Sequence[Band]) -> dict
         "disruption_budget": job_spec.disruption_budget,
         "published": msgspec.to_builtins(job_spec.published()),
         "requested": list(job_spec.charged()),
+        "max_run_s": job_spec.max_run_s,
+        "start_after": job_spec.starts_at,
+        "ttl_after_end_s": job_spec.ttl_after_end_s,
+        "deadline_at": deadline_of(job_spec, submitted_at=submitted_at),
     }
 
 
@@ -146,7 +154,7 @@ def update_open(
     """Start an update of the tasks of `job` to its current version. If another update of the job is still open, it
     ends as superseded.
     """
-    update_close(entry, job.id, "a newer update")
+    updates_close(entry, [job.id], "a newer update")
     update = Update.objects.create(
         job=job,
         from_version=from_version,
@@ -183,8 +191,18 @@ class _Rehearsal(Exception):
 
 
 def _change(
-    principal: Principal, job: Job, job_spec: spec.JobSpecification, *, dry_run: bool, undo: bool, reason: str
+    principal: Principal,
+    job: Job,
+    job_spec: spec.JobSpecification,
+    *,
+    dry_run: bool,
+    undo: bool,
+    reason: str,
+    earlier: bool,
 ) -> JobChange:
+    """Store a new version of the spec, and open an update. `earlier`: the job had this spec before, so the time of its
+    start may have passed.
+    """
     job_spec = job_spec.at(cell=job.cell.name, tenant=job.tenant.name)
     with journal.write(job.cell_id, principal) as entry:
         pins = pinning.pin_one(job.cell, job.tenant_id, job_spec)
@@ -198,6 +216,10 @@ def _change(
         _check_fixed(job, job_spec)
         _check_privileges(principal, job, job_spec, current)
         _check_alloc_set(job, job_spec)
+        columns = spec_columns(job_spec, admission.bands(), submitted_at=job.created_at)
+        before = (job_spec.starts_at if earlier else job.start_after, job.deadline_at)
+        if problem := times_refusal(job_spec, submitted_at=job.created_at, now=entry.time, before=before):
+            raise problem
         for problem in admission.admit(cell=job.cell.name, asks=_quota_requests(job, job_spec)):
             if problem is not None:
                 raise problem
@@ -206,7 +228,6 @@ def _change(
             raise _Rehearsal(change)
         old_version = job.spec_version
         job.spec_version += 1
-        columns = spec_columns(job_spec, admission.bands())
         for name, value in columns.items():
             setattr(job, name, value)
         job.save(update_fields=["spec_version", *columns])
@@ -228,6 +249,8 @@ def _change(
                 port_names=job_spec.base.ports,
                 gang=job.gang,
                 disruption_budget=job.disruption_budget,
+                start_after=seconds(job.start_after),
+                max_run_s=job.max_run_s or 0.0,
                 published=job_spec.published(),
                 reason=reason,
             )
@@ -292,10 +315,14 @@ def _difference(new: Vector, old: Vector) -> Vector:
     return tuple(have - had for have, had in zip_longest(new, old, fillvalue=0))
 
 
-def update_close(entry: journal.JournalEntry, job_id: int, detail: str) -> None:
-    """End the open update of a job as superseded, if there is one. `detail`: the reason."""
-    open_one = Update.objects.filter(job_id=job_id, state=Update.OPEN).first()
-    if open_one is None:
+def updates_close(entry: journal.JournalEntry, job_ids: Collection[int], detail: str) -> None:
+    """End the open updates of jobs as superseded. A job without an open update is left out. `detail`: the reason."""
+    closed = list(Update.objects.filter(job_id__in=job_ids, state=Update.OPEN).order_by("id"))
+    if not closed:
         return
-    Update.objects.filter(pk=open_one.pk).update(state=Update.SUPERSEDED, detail=detail, ended_at=entry.time)
-    entry.append(events.UpdateEnded(job_id=job_id, update_id=open_one.id, how=Update.SUPERSEDED, detail=detail))
+    rows = Update.objects.filter(pk__in=[update.id for update in closed])
+    rows.update(state=Update.SUPERSEDED, detail=detail, ended_at=entry.time)
+    entry.extend(
+        events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=Update.SUPERSEDED, detail=detail)
+        for update in closed
+    )

@@ -6,12 +6,14 @@ placement and the score of its machine. A dead task is explained by how it ended
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from django.db.models import Count
+from django.utils import timezone
 
 from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import DISK, describe, format_number
@@ -93,7 +95,9 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
     """
     if job.state == JobState.DEAD:
         return [f"Job {job.name} has ended: {job.outcome}."]
-    if job.tasks_pending and not pending:
+    if job.tasks_pending and waits_until(job) is not None:
+        pending = [waiting_sentence(job)]
+    elif job.tasks_pending and not pending:
         pending = [f"{job.tasks_pending} tasks wait for the next pass of the scheduler."]
     living = job.tasks_total - job.tasks_dead
     detail = format_troubles(health_of(job).troubles, living=living) + crashes
@@ -110,6 +114,17 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
     return detail
 
 
+def waits_until(job: Job) -> dt.datetime | None:
+    """Return the time before which no task of the job is placed. Return None if there is none, or if it has passed."""
+    return job.start_after if job.start_after is not None and job.start_after > timezone.now() else None
+
+
+def waiting_sentence(job: Job, words: Words = ENGLISH) -> str:
+    """Return the sentence about a job that has a time for its start. `words`: translates the text."""
+    text = words.gettext("The tasks wait until %(time)s, because the job has this time as its start_after.")
+    return text % {"time": f"{timezone.localtime(job.start_after):%Y-%m-%d %H:%M:%S %Z}"}
+
+
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
     """Explain the state of a task. Makes at most six queries, plus one query for each event in the chain of causes."""
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
@@ -124,6 +139,8 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
         whys = _whys(job)
         names = _nearest_hosts(whys)
         detail = _why_sentences(whys, job, principal, names)
+        if waits_until(job) is not None:
+            detail = [waiting_sentence(job)]
         detail = detail or [f"{name} waits for the next pass of the scheduler."]
     elif task.state == TaskState.RUNNING:
         placement = found.placement if lately and lately[0].kind == "task.placed" else None
@@ -241,7 +258,8 @@ def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
 
 def _whys(job: Job) -> list[Why]:
     """Return the stored explanations why tasks of the job are pending."""
-    verdict = getattr(job, "verdict", None) if job.tasks_pending else None
+    waits = not job.tasks_pending or waits_until(job) is not None
+    verdict = None if waits else getattr(job, "verdict", None)
     return [] if verdict is None else pending_verdicts.read(verdict.whys)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import msgspec
 
 from scheduling.core.vocabulary import events
@@ -48,8 +50,15 @@ def job_submitted_event(job: Job, groups: tuple[Group, ...]) -> events.JobSubmit
         alloc_set=job.alloc_set_id or 0,
         gang=job.gang,
         disruption_budget=job.disruption_budget,
+        start_after=seconds(job.start_after),
+        max_run_s=job.max_run_s or 0.0,
         published=msgspec.convert(job.published, Published),
     )
+
+
+def seconds(time: dt.datetime | None) -> float:
+    """Return a time of a row as events contain it: in seconds since the epoch, and 0 for None."""
+    return 0.0 if time is None else time.timestamp()
 
 
 def update_started_event(update: Update) -> events.UpdateStarted:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.warm import compile_kernels, release_compiler
 from scheduling.jobs import updates
+from scheduling.jobs.deadlines import jobs_end_overdue
 from scheduling.journal import journal, wakeups
 from scheduling.machines import silence
 from scheduling.machines.evacuation import tasks_leave
@@ -107,6 +109,7 @@ class Master:
     _passed: float = 0.0
     _fruitless: int = 0  # passes in a row of which the commit took nothing
     _placeable: bool = True  # something happened since the last pass that may let a pending task be placed
+    _starts_at: float = math.inf  # when further pending tasks may be placed (`start_after`), in seconds since the epoch
     _kept: float = 0.0
     _updating: bool = False  # updates changed something when they were last advanced: there may be more to do
     _left_over: int | None = None  # priority of the tasks that the last pass left over because it had placed enough
@@ -160,7 +163,8 @@ class Master:
                 if time.monotonic() >= until or stopping.is_set():
                     return True
                 if not again:
-                    waiter.wait(min(wakeups.POLL_S, max(0.0, until - time.monotonic())))
+                    left_s = min(until - time.monotonic(), self._starts_at - time.time())
+                    waiter.wait(min(wakeups.POLL_S, max(0.0, left_s)))
                     if stopping.is_set():
                         return True
                 close_old_connections()
@@ -270,13 +274,17 @@ class Master:
     def _place(self, now: float) -> None:
         """Run a pass if a pending task may be placed, or if the reasons why tasks are pending have to be found."""
         state = self._warm()
+        if time.time() >= self._starts_at:
+            self._starts_at, self._placeable = math.inf, True
         waited = now - self._passed
         due = self._placeable or waited >= RETRY_EVERY_S
         if state.pending and (due or (self._explainer.behind and waited >= EXPLAIN_EVERY_S)):
             # A pass that can place nothing has time to explain.
             self._explainer.budget = ExplainBudget() if self._placeable else ExplainBudget(classes=IDLE_CLASSES)
             self._passed, self._placeable = now, False
+            at = time.time()
             self._pass(state)
+            self._starts_at = state.tasks.next_start(at)
 
     def _retire(self) -> None:
         """Release the lease and discard the state in memory. Called when the cell's settings no longer list this
@@ -432,6 +440,7 @@ class Master:
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
         brakes.stops_settle(self.cell_id)
         release_late(self.cell_id)
+        jobs_end_overdue(self.cell_id)
 
     def _publish_view(self) -> None:
         self._view = self._view or ViewPublisher(self.cell_id)

@@ -25,7 +25,10 @@ class Job(models.Model):
     that are charged to quota; zero for a job inside an alloc set, because the set is charged. `gang`,
     `disruption_budget`: see `scheduling.spec.job_spec.JobSpecification`. `published`: the rules for the job's names,
     as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client submits the
-    job again with the same key, no second job is created.
+    job again with the same key, no second job is created. `start_after`: no task is placed before this time.
+    `deadline_at`: the time at which the master ends all tasks that are still live. `max_run_s`: the longest time limit
+    of a run; None if a task has none. `ttl_after_end_s`: for how many seconds after its end PostgreSQL keeps the job,
+    unless the cell keeps ended jobs for a shorter time.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -67,6 +70,10 @@ class Job(models.Model):
     submitted_by = models.CharField(_("submitted by"), max_length=200)
     key = models.CharField(_("idempotency key"), max_length=64, default="", db_default="", blank=True)
     created_at = models.DateTimeField(_("submitted"), auto_now_add=True)
+    max_run_s = models.FloatField(_("time limit of tasks, s"), null=True, blank=True)
+    start_after = models.DateTimeField(_("starts after"), null=True, blank=True)
+    deadline_at = models.DateTimeField(_("deadline"), null=True, blank=True)
+    ttl_after_end_s = models.FloatField(_("time to live after the end, s"), null=True, blank=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
     class Meta:
@@ -77,6 +84,16 @@ class Job(models.Model):
             models.Index(fields=["cell", "state"], name="job_by_state"),
             models.Index(fields=["tenant", "name"], name="job_by_name"),
             models.Index(fields=["cell", "ended_at"], name="job_by_end", condition=Q(ended_at__isnull=False)),
+            models.Index(
+                fields=["cell", "deadline_at"],
+                name="job_by_deadline",
+                condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
+            ),
+            models.Index(
+                fields=["cell", "ended_at"],
+                name="job_by_end_with_ttl",
+                condition=Q(ended_at__isnull=False, ttl_after_end_s__isnull=False),
+            ),
         ]
         constraints = [
             models.UniqueConstraint(

@@ -78,7 +78,7 @@ class RecordedJobs:
         job_id, time = self.ids.item(place), dt.datetime.fromtimestamp(at, dt.UTC)
         tenant = self.tenants[job.tenant_id % len(self.tenants)]
         spec = msgspec.structs.replace(self._spec(job), name=job.name, tenant=tenant.name, cell=self.cell.name)
-        columns = spec_columns(spec, DEFAULT_BANDS)
+        columns = spec_columns(spec, DEFAULT_BANDS, submitted_at=time)
         row = Job(
             id=job_id,
             uid=uuid.uuid5(self.cell.history_id, str(job_id)),

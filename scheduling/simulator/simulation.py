@@ -40,6 +40,7 @@ from scheduling.policy.cell_settings import CellSettings
 from scheduling.simulator.brakes import SimulatedBrakes
 from scheduling.simulator.cell import SimulatedCell, identity_of
 from scheduling.simulator.outages import Outages
+from scheduling.simulator.workload import Ending as OwnEnding
 from scheduling.simulator.workload import Workload
 
 RETRY_S = 5.0
@@ -112,6 +113,7 @@ class Simulation:
         self._arrived = int(np.searchsorted(workload.arrivals.times, now, side="left"))
         self._changed = 0
         self._pass_due: float | None = None
+        self._start_due = math.inf  # time of the next pass that is due because a job's `start_after` has come
         self._sweeping = False
         self._brakes = SimulatedBrakes()
         self._outages = Outages()
@@ -256,12 +258,22 @@ class Simulation:
         self.cell.submit(job, prod=self._policy.by_limit(job.priority, job.latency_sensitive))
 
     def _will_end(self, identity: int, incarnation: int, slot: int) -> None:
-        tasks = self.cell.state.tasks
-        priority = tasks.job_priority.item(tasks.job.item(slot))
-        ending = self.workload.behaviour.ending(identity, incarnation, priority)
+        ending = self._ending(identity, incarnation, slot)
         if ending is not None:
             job_id, index = split_task_id(identity)
             self._push(self.now + ending.after_s, Step.END, job_id, index, incarnation)
+
+    def _ending(self, identity: int, incarnation: int, slot: int) -> OwnEnding | None:
+        """Return how a started incarnation ends by itself: as the workload says, or at its time limit, if that is
+        earlier.
+        """
+        tasks = self.cell.state.tasks
+        priority = tasks.job_priority.item(tasks.job.item(slot))
+        ending = self.workload.behaviour.ending(identity, incarnation, priority)
+        limit_s = tasks.jobs[split_task_id(identity)[0]].max_run_s
+        if limit_s and (ending is None or ending.after_s > limit_s):
+            return OwnEnding(limit_s, "failed")
+        return ending
 
     def _end(self, job_id: int, index: int, incarnation: int) -> None:
         job = self.cell.state.tasks.jobs.get(job_id)
@@ -274,7 +286,7 @@ class Simulation:
         if machine >= 0 and self._outages.is_away(self.cell.state.machines.id.item(machine)):
             return  # its processes died with the machine
         identity = tasks.id.item(slot)
-        ending = self.workload.behaviour.ending(identity, incarnation, tasks.job_priority.item(tasks.job.item(slot)))
+        ending = self._ending(identity, incarnation, slot)
         how = ending.how if ending is not None else "finished"
         self.cell.end([Ending(identity, how, incarnation, gone=True)])
 
@@ -380,6 +392,11 @@ class Simulation:
             self._pass_due = self.now + RETRY_S
             self._push(self._pass_due, Step.PASS)
             self.cell.placeable = True
+        start = self.cell.state.tasks.next_start(self.now)
+        if start < self._start_due or self._start_due <= self.now:
+            self._start_due = start
+            if start < math.inf:
+                self._push(start, Step.PASS)
 
     def _allowed(self, assignments: tuple[Assignment, ...]) -> list[Assignment]:
         """Return the assignments that the brake `stops` (a limit of stopped tasks) allows: all, or only those that

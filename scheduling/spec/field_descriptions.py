@@ -45,6 +45,21 @@ FIELD_TEXTS = {
         "For a job in an alloc set. After an alloc has left a machine, the task runs there again with "
         "`BORG_ALLOC_ENDED=1` for at most this many seconds, until it exits with status 0. It can save logs."
     ),
+    "start_after": (
+        "No task starts before this time, for example `2026-12-24T02:00:00+01:00`, at most 366 days ahead. The job has "
+        "its quota from the submission on. By default, tasks start as soon as they can. A change takes effect at once, "
+        "for tasks that have not started."
+    ),
+    "deadline_s": (
+        "Seconds from the submission until the job must have ended, 1 to 31622400. All tasks that have not ended by "
+        "then are stopped, with the reason `deadline`, and have failed. By default, there is no deadline. A change "
+        "takes effect at once, and also counts from the submission."
+    ),
+    "ttl_after_end_s": (
+        "Seconds after its end for which PostgreSQL keeps the job, 172800 (2 days) to 31622400. Then it is only in the "
+        "archive. By default, and at the latest, this happens after the `ended_jobs_keep_days` of the cell. A change "
+        "takes effect at once."
+    ),
     "api": (
         "What the tasks may do with REST in their own tenant and cell: `none`, `read`, or `submit`. The tenant's "
         "`task_api` is the upper limit."
@@ -76,6 +91,11 @@ FIELD_TEXTS = {
     "task.health.failures": "Failures in a row after which the task is unhealthy.",
     "task.constraints": "Demands on machine attributes, hard or soft.",
     "task.notice_s": "Seconds between SIGTERM and SIGKILL, 0 to 3600.",
+    "task.max_run_s": (
+        "Longest time of a run in seconds, 1 to 31622400, counted from the start of the task. Then the task gets its "
+        "notice, SIGTERM and SIGKILL, and has failed with the reason `time-limit`. It runs again only with "
+        "`restart.on: always`. By default, there is no limit. A change takes effect without a restart."
+    ),
     "task.restart": "What happens when the command exits.",
     "task.restart.on": "`failure`, `always` or `never`.",
     "task.restart.max_failures": (

@@ -18,6 +18,9 @@ DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_CURE = "use lower-case letters, digits and hyphens, a letter first, at most 63 characters"
 
 
+MAX_DURATION_S = 366 * 86_400
+
+
 class Problems:
     """The problems of a job file. `found`: {path: message}, in the order in which the problems were found. A message
     says what is wrong and what to do.
@@ -35,6 +38,16 @@ class Problems:
             shown = format_number(float(value), 6, separators=False) if abs(value) < 1e18 else "this number"
             least, most = (format_number(bound, 12, separators=False) for bound in (low, high))
             self.add(path, f"{shown} is out of range; give a number from {least} to {most}")
+
+    def duration(self, path: str, value: float, without: str, *, least_s: int = 1) -> None:
+        """Add a problem if `value`, in seconds, is not from `least_s` to 366 days. `without`: when to leave the field
+        out.
+        """
+        if not least_s <= value <= MAX_DURATION_S:  # true of NaN too
+            shown = f"{value:.15g}" if abs(value) < 1e18 else "this number"
+            days = MAX_DURATION_S // 86_400
+            bounds = f"{least_s} to {MAX_DURATION_S} seconds ({days} days)"
+            self.add(path, f"{shown} is out of range; give {bounds}, or leave it out {without}")
 
     def text(self, path: str, value: str, longest: int) -> None:
         """Add a problem if `value` has a NUL character or more than `longest` characters."""

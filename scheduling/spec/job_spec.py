@@ -8,6 +8,7 @@ parser.parse ─► JobSpecification ── groups ──► equal requirements 
 from __future__ import annotations
 
 import bisect
+import datetime as dt
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -57,8 +58,10 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     seconds, until they end with status 0 (§4). `gang`: either all pending tasks are placed together, or none is
     placed. `disruption_budget`: how many tasks may be down at once because of preemption and drains; 0: no limit.
     `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST
-    API. `names`: how the names of the job are published (§2.6). `sizes`: the known sizes of packages in bytes, by
-    digest; the job file does not contain them.
+    API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many seconds after its submission the
+    job must have ended. `start_after`: no task starts before this time, in RFC 3339 with time zone UTC; None: at once.
+    `ttl_after_end_s`: for how many seconds after its end the job stays in PostgreSQL. `sizes`: the known sizes of
+    packages in bytes, by digest; the job file does not contain them.
     """
 
     base: TaskSpec
@@ -154,6 +157,12 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         """
         return self.disruption_budget or self.max_down()
 
+    @property
+    def max_run_s(self) -> float | None:
+        """Return the longest time limit of the runs of a task, in seconds. Return None if a task has no limit."""
+        limits = [task.max_run_s for _, _, task in self.segments()]
+        return None if None in limits else max(limit for limit in limits if limit is not None)
+
     def published(self) -> Published:
         """Return the settings with which DNS publishes the job's names. They contain only weights other than 1, the
         default.
@@ -169,6 +178,11 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         if self.names.leave_s is not None:
             return self.names.leave_s
         return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
+
+    @property
+    def starts_at(self) -> dt.datetime | None:
+        """Return the time before which no task starts, or None if tasks may start at once."""
+        return dt.datetime.fromisoformat(self.start_after) if self.start_after else None
 
     def at(self, *, cell: str, tenant: str) -> JobSpecification:
         """Return a copy of this spec with this `cell` and this `tenant`, because a job file may leave them out."""
@@ -264,7 +278,28 @@ def _change(old: JobSpecification, new: JobSpecification, before: TaskSpec, afte
 
 
 # Fields of a job that take effect at once, without an effect on running tasks.
-_IMMEDIATE = ("priority", "labels", "reclamation", "gang", "disruption_budget", "saves_for_s", "api", "names")
+_IMMEDIATE = (
+    "priority",
+    "labels",
+    "reclamation",
+    "gang",
+    "disruption_budget",
+    "saves_for_s",
+    "api",
+    "names",
+    "deadline_s",
+    "start_after",
+    "ttl_after_end_s",
+)
 # Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
 # of stored specs do not change.
-_LATER: dict[str, object] = {"gang": False, "disruption_budget": 0, "saves_for_s": 0.0, "api": "none", "names": Names()}
+_LATER: dict[str, object] = {
+    "gang": False,
+    "disruption_budget": 0,
+    "saves_for_s": 0.0,
+    "api": "none",
+    "names": Names(),
+    "deadline_s": None,
+    "start_after": None,
+    "ttl_after_end_s": None,
+}

@@ -5,6 +5,7 @@ bytes or dict ── parse ──► JobSpecification, or Rejected with fields: 
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ MAX_LABELS = 64
 MAX_GANG = 2_500  # because one transaction writes all placements of a gang
 MAX_SAVING_S = 14 * 86400
 MAX_TTL_S = 86_400
+LEAST_TTL_S = 2 * 86_400  # after the end of a job, until its usage and its costs are written
 MAX_TOTAL = 2**60  # of one resource for all tasks, so that sums over a tenant fit into 64 bits
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
@@ -131,6 +133,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     if file.gang and file.tasks > MAX_GANG:
         problems.add("gang", f"{file.tasks} tasks are too many for a gang; split it into jobs of at most {MAX_GANG}")
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
+    start_after = _read_times(file, problems)
     problems.choice("api", file.api, API_LEVELS)
     _check_published(file.names, allocation, problems)
     if file.alloc_set:
@@ -150,12 +153,39 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         "latency_sensitive": latency_sensitive,
         "overrides": _read_overrides(file, task, problems, limits, role),
         "extra": tuple(limits.extra),
+        "start_after": start_after,
     }
     equal = {name: getattr(file, name) for name in JobFields.__struct_fields__}
     spec = JobSpecification(labels=file.labels, **(equal | read))
     if not problems.found and max(spec.total) > MAX_TOTAL:
         problems.add("task.limit", f"all {spec.tasks} tasks together ask for more than is possible; ask for less")
     return spec
+
+
+def _read_times(file: JobFile, problems: Problems) -> str | None:
+    """Check the times of a job. Return `start_after` in UTC, so that equal times are equal texts."""
+    if file.kind == "AllocSet":
+        for name in ("deadline_s", "start_after"):
+            if getattr(file, name) is not None:
+                problems.add(name, "an alloc set has no times; set this field in the jobs inside the alloc set")
+    if file.deadline_s is not None:
+        problems.duration("deadline_s", file.deadline_s, "for a job without a deadline")
+    if file.ttl_after_end_s is not None:
+        without = "to keep the job as long as its cell keeps ended jobs"
+        problems.duration("ttl_after_end_s", file.ttl_after_end_s, without, least_s=LEAST_TTL_S)
+    if file.start_after is None:
+        return None
+    try:
+        at = dt.datetime.fromisoformat(file.start_after)
+        if at.tzinfo is None:
+            detail = f"{file.start_after[:64]!r} has no time zone; add one, such as Z for UTC or +01:00"
+            problems.add("start_after", detail)
+            return None
+        return at.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError):
+        detail = f"{file.start_after[:64]!r} is not a time; write it like 2026-12-24T02:00:00+01:00"
+        problems.add("start_after", detail)
+        return None
 
 
 def _check_published(names: Names, allocation: bool, problems: Problems) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -39,6 +39,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a task that mean the same in a job file and in a parsed spec."""
 
     notice_s: float = 10.0
+    max_run_s: float | None = None
     restart: Restart = Restart()
     max_processes: int = 1024
     working_dir: str = ""
@@ -92,6 +93,9 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leave_s: float | None = None
 
 
+Moment = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+
+
 class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a job that mean the same in a job file and in a parsed spec."""
 
@@ -106,6 +110,9 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     gang: bool = False
     disruption_budget: int = 0
     saves_for_s: float = 0.0
+    deadline_s: float | None = None
+    start_after: Moment | None = None
+    ttl_after_end_s: float | None = None
     api: str = "none"
     names: Names = Names()
 

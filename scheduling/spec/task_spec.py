@@ -40,8 +40,8 @@ _USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 
 
-# Older Borglets do not support packages, roots and networks, and would run such a task as a plain process. The link
-# stores the version of the protocol of each machine as an attribute.
+# Older Borglets do not support packages, roots, networks and time limits, and would run such a task as a plain process
+# without a limit. The link stores the version of the protocol of each machine as an attribute.
 SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 
 
@@ -72,7 +72,7 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
         network and cores.
         """
         implied = []
-        if self.packages or self.root != "host" or self.network != "host":
+        if self.packages or self.root != "host" or self.network != "host" or self.max_run_s is not None:
             implied.append(SPEAKS)
         if self.root == "packages":
             implied.append(Constraint("runtime", Relation.EQUAL, "oci"))
@@ -127,6 +127,7 @@ _LATER: dict[str, object] = {
     "whole_cores": False,
     "flags": {},
     "weight": 1,
+    "max_run_s": None,
 }
 
 # Fields that cannot change while a task runs. Other fields change in place.
@@ -137,7 +138,7 @@ def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
     """Return what the new spec does to a running task: nothing, a change while it runs, or a restart.
 
     These fields change while the task runs: limits, slack (use beyond the limit), cores, weight, health check, notice
-    period and restart rules. A change of the accelerators restarts the task.
+    period, time limit and restart rules. A change of the accelerators restarts the task.
     """
     if old is new or old == new:
         return SpecChange.NONE
@@ -192,6 +193,7 @@ def read_task(
         problems.add(f"{path}.constraints", detail)
     _check_restart(file.restart, problems, f"{path}.restart")
     problems.number(f"{path}.notice_s", file.notice_s, 0, 3600)
+    _check_max_run(file.max_run_s, problems, f"{path}.max_run_s", role)
     problems.number(f"{path}.max_processes", file.max_processes, 1, 1_000_000)
     problems.number(f"{path}.weight", file.weight, 0, MAX_WEIGHT)
     if role.allocation and file.weight != 1:
@@ -342,6 +344,14 @@ def _check_restart(restart: Restart, problems: Problems, path: str) -> None:
     problems.number(f"{path}.backoff_s", restart.backoff_s, 0, 3600)
     problems.number(f"{path}.backoff_max_s", restart.backoff_max_s, 0, 86400)
     problems.number(f"{path}.max_moves", restart.max_moves, 0, 1_000_000)
+
+
+def _check_max_run(max_run_s: float | None, problems: Problems, path: str, role: TaskRole) -> None:
+    if max_run_s is None:
+        return
+    if role.allocation:
+        problems.add(path, "an alloc set runs no command; set time limits in the jobs inside the alloc set")
+    problems.duration(path, max_run_s, "for tasks without a time limit")
 
 
 def _read_limit(given: dict[str, Any], ports: int, problems: Problems, path: str, extra: Sequence[str]) -> Vector:

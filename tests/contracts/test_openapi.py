@@ -27,12 +27,16 @@ FULL: dict[str, Any] = {
         "ports": ["http"],
         "health": {"http": "/"},
         "constraints": [{"attribute": "ssd", "relation": "present"}],
+        "max_run_s": 60,
     },
     "overrides": {"1": {"limit": {"cpu": 2}}},
     "spread": {"max_per_rack": 1},
     "update": {"max_down": 1},
     "gang": True,
     "disruption_budget": 1,
+    "start_after": "2026-12-24T02:00:00+01:00",
+    "deadline_s": 600,
+    "ttl_after_end_s": 200_000,
 }
 
 

@@ -178,6 +178,19 @@ def test_a_name_is_used_again_and_jobs_that_are_needed_stay(cell, machine, tenan
     assert stored() == [first.id, second.id, stopping.id]
 
 
+def test_a_job_may_leave_earlier_than_its_cell_says(cell, tenant, ann) -> None:
+    """End jobs 5 days ago, in a cell that keeps them for 30 days, and another job 31 days ago."""
+    early = ended_job(ann, cell, "early", days=5, ttl_after_end_s=3 * 86400)
+    ended_job(ann, cell, "later", days=5, ttl_after_end_s=10 * 86400)
+    ended_job(ann, cell, "usual", days=5)
+    longest = ended_job(ann, cell, "longest", days=31, ttl_after_end_s=300 * 86400)
+    assert 86400.0 < lag() < 3 * 86400.0
+    archive()
+    assert stored() == [early.id, longest.id]
+    assert set(Job.objects.values_list("name", flat=True)) == {"later", "usual"}
+    assert lag() == 0.0
+
+
 def test_lists_page_across_postgresql_and_the_archive(cell, tenant, ann) -> None:
     made = [ended_job(ann, cell, f"j{n}", days=40 if n % 2 else 20, tasks=1) for n in range(7)]
     rest = world.bearer(world.a_user("ann", tenant=tenant), tenant=tenant)

@@ -272,6 +272,7 @@ def test_a_late_report_never_overwrites_a_newer_one(cell, link: Link) -> None:
         ("failure", Exit(EndCause.SIGNALED, 5.0, signal=11), "pending", "", 1),
         ("failure", Exit(EndCause.SUPERVISOR_LOST, 5.0), "pending", "", 1),
         ("failure", Exit(EndCause.MACHINE_SHORT, 5.0, signal=9), "pending", "", 1),
+        ("failure", Exit(EndCause.TIME_LIMIT, 5.0, status=0), "dead", "failed", 0),
     ],
 )
 def test_an_ended_incarnation_becomes_one_transition(

@@ -13,7 +13,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
 from scheduling.spec import field_errors, job_spec, parser
 from scheduling.spec.parser import CellLimits, parse
-from scheduling.spec.task_spec import SpecChange
+from scheduling.spec.task_spec import SPEAKS, SpecChange
 
 
 def hello(**changes: Any) -> dict[str, Any]:
@@ -131,6 +131,23 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(constraints=[{"attribute": "a", "relation": "="}] * 33), "task.constraints", "at most 32"),
     (with_task(constraints=[PRESENT | {"value": "x"}]), "task.constraints[0].value", "remove the value"),
     (with_task(notice_s=-1), "task.notice_s", "from 0 to 3600"),
+    (hello(deadline_s=0), "deadline_s", "0 is out of range; give 1 to 31622400 seconds (366 days), or leave it out"),
+    (hello(deadline_s=-3), "deadline_s", "for a job without a deadline"),
+    (hello(deadline_s="tomorrow"), "deadline_s", "give a number, without quotes"),
+    (hello(kind="AllocSet", deadline_s=60), "deadline_s", "in the jobs inside the alloc set"),
+    (hello(start_after="tomorrow"), "start_after", "'tomorrow' is not a time; write it like 2026-12-24T02:00:00+01:00"),
+    (hello(start_after="2026-13-01T00:00:00Z"), "start_after", "is not a time"),
+    (hello(start_after="2026-12-01T00:00:00"), "start_after", "has no time zone; add one, such as Z for UTC or +01:00"),
+    (hello(start_after="0001-01-01T00:00:00+14:00"), "start_after", "is not a time"),
+    (hello(start_after=1795868488), "start_after", "give text"),
+    (hello(kind="AllocSet", start_after="2026-12-01T00:00:00Z"), "start_after", "in the jobs inside the alloc set"),
+    (hello(ttl_after_end_s=60), "ttl_after_end_s", "60 is out of range; give 172800 to 31622400 seconds"),
+    (with_task(max_run_s=0), "task.max_run_s", "0 is out of range; give 1 to 31622400 seconds (366 days), or leave it"),
+    (with_task(max_run_s=-5), "task.max_run_s", "or leave it out for tasks without a time limit"),
+    (with_task(max_run_s=1e300), "task.max_run_s", "this number is out of range"),
+    (with_task(max_run_s="1h"), "task.max_run_s", "give a number, without quotes"),
+    (hello(overrides={"1": {"max_run_s": 0.5}}), "overrides.1.max_run_s", "0.5 is out of range"),
+    (hello(kind="AllocSet", task={"max_run_s": 60}), "task.max_run_s", "in the jobs inside the alloc set"),
     (with_task(restart={"on": "often"}), "task.restart.on", "one of failure, always, never"),
     (with_task(max_processes=0), "task.max_processes", "out of range"),
     (with_task(flags={"--port": 1}), "task.flags.--port", "do not write the leading dashes"),
@@ -273,6 +290,7 @@ def test_the_digest_sees_content_and_not_spelling() -> None:
         ("limit", {"cpu": 2}, SpecChange.IN_PLACE),
         ("health", {"tcp": True}, SpecChange.IN_PLACE),
         ("notice_s", 1, SpecChange.IN_PLACE),
+        ("max_run_s", 60, SpecChange.IN_PLACE),
         ("restart", {"on": "always"}, SpecChange.IN_PLACE),
         ("command", ["other"], SpecChange.RESTART),
         ("env", {"A": "1"}, SpecChange.RESTART),
@@ -293,6 +311,9 @@ def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Spec
     [
         ({"priority": 5}, SpecChange.IN_PLACE),
         ({"labels": {"a": "b"}}, SpecChange.IN_PLACE),
+        ({"deadline_s": 60}, SpecChange.IN_PLACE),
+        ({"ttl_after_end_s": 200_000}, SpecChange.IN_PLACE),
+        ({"start_after": "2026-12-01T00:00:00Z"}, SpecChange.IN_PLACE),
         ({"tasks": 5}, SpecChange.NONE),
         ({"update": {"max_down": 2}}, SpecChange.NONE),
         ({"spread": {"max_per_rack": 1}}, SpecChange.RESTART),
@@ -345,6 +366,21 @@ def test_a_digest_counts_later_fields_only_when_they_say_something() -> None:
     assert plain.digest() == parse(hello(gang=False, disruption_budget=0)).digest()
     assert len({plain.digest(), parse(hello(gang=True)).digest(), parse(hello(disruption_budget=1)).digest()}) == 3
     assert "gang" not in plain.to_json()
+
+
+def test_equal_times_in_two_zones_are_one_start() -> None:
+    one, other = (parse(hello(start_after=text)) for text in ("2026-12-24T02:00:00+01:00", "2026-12-24T01:00:00Z"))
+    assert one.digest() == other.digest()
+    assert one.to_json()["start_after"] == "2026-12-24T01:00:00Z"
+    assert parser.load(one.to_json()) == one
+
+
+def test_a_task_with_a_time_limit_is_placed_only_where_the_borglet_enforces_it() -> None:
+    job = parse(hello(tasks=2, task={"command": ["x"], "max_run_s": 60}, overrides={"1": {"max_run_s": None}}))
+    assert [job.task(index).max_run_s for index in (0, 1)] == [60.0, None]
+    assert [job.requirement(index).constraints for index in (0, 1)] == [(SPEAKS,), ()]
+    assert parser.load(job.to_json()) == job
+    assert "max_run_s" not in parse(hello()).to_json()["task"]
 
 
 def test_isolation_changes_in_place() -> None:

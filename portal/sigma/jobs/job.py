@@ -29,7 +29,7 @@ from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
-from scheduling.jobs.why import crash_sentences
+from scheduling.jobs.why import crash_sentences, waiting_sentence, waits_until
 from scheduling.models import Job, JobSpec, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
@@ -84,6 +84,7 @@ def status_context(row: Job) -> dict[str, Any]:
         "progress": reads.update_progress(row),
         "whys": explain(row, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
+        "waiting": waiting_sentence(row, WORDS) if waits_until(row) else "",
         "events": events_of(row),
     }
 

@@ -10,7 +10,7 @@ from portal.sigma.frame.page import page
 from portal.sigma.jobs.incarnations import complete, incarnation_table
 from portal.sigma.jobs.task_timeline import timeline_of
 from portal.sigma.jobs.usage_charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
-from portal.sigma.jobs.why import explain
+from portal.sigma.jobs.why import WORDS, explain
 from portal.sigma.reads import event_sentences
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of, incarnations_of
@@ -20,8 +20,10 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
-from scheduling.models import Departure, Job, PendingVerdict
+from scheduling.jobs.why import waiting_sentence, waits_until
+from scheduling.models import Departure, Job, JobSpec, PendingVerdict, Task
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
+from scheduling.spec import parser
 from scheduling.tasks import pending_verdicts
 from scheduling.tasks.placement_records import receipts
 from scheduling.usage import usage_windows
@@ -56,9 +58,11 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "preempted": found.preempted,
         "whys": explain(job, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
+        "waiting": waiting_sentence(job, WORDS) if waits_until(job) else "",
         "ports": ports,
         "names": names_of_task(job, row, ports),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]
+        "max_run_s": _max_run_s(row),
         "exit": event_sentences.exit_of(row.exit),
         "incarnations": incarnation_table(job, row, [one.event for one in history], sees=sees, logs=logs),
         "older": not archive and job.cell.journal_floor > 0 and not complete([one.event for one in history]),
@@ -73,6 +77,16 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }
     return render(request, "sigma/task.html", context)
+
+
+def _max_run_s(row: Task) -> float | None:
+    """Return the time limit of a task's runs in seconds. Return None if it has none, or if the archive has the version
+    of the spec that it ran.
+    """
+    stored = JobSpec.objects.filter(job=row.job, version=row.spec_version).first()
+    if stored is None:
+        return None
+    return parser.load(stored.spec, extra=tuple(row.job.cell.extra_resources)).task(row.index).max_run_s
 
 
 def _usage_price(job: Job) -> tuple[int | None, bool]:

@@ -66,6 +66,8 @@ def content(
             "port_names": job.port_names,
             "gang": job.gang,
             "disruption_budget": job.disruption_budget,
+            "start_after": job.start_after,
+            "max_run_s": job.max_run_s,
             "ended": job.ended,
         }
     for task in tasks_wanted:

@@ -247,7 +247,10 @@ class CellState(MachineSums):
         )
         job.port_names = event.port_names
         self.tasks.add_job(job)
-        self.tasks.set_placing(job, gang=event.gang, disruption_budget=event.disruption_budget)
+        self.tasks.set_placing(
+            job, gang=event.gang, disruption_budget=event.disruption_budget, start_after=event.start_after
+        )
+        job.max_run_s = event.max_run_s
         self._set_priority(job, event.priority, event.latency_sensitive)
         self._add(job, event.groups)
 
@@ -266,7 +269,10 @@ class CellState(MachineSums):
         before = job.by_limit
         self._settle()
         self._set_priority(job, event.priority, event.latency_sensitive)
-        self.tasks.set_placing(job, gang=event.gang, disruption_budget=event.disruption_budget)
+        self.tasks.set_placing(
+            job, gang=event.gang, disruption_budget=event.disruption_budget, start_after=event.start_after
+        )
+        job.max_run_s = event.max_run_s
         tasks, machines = self.tasks, self.machines
         slots = job.tasks[job.tasks >= 0]
         slots = slots[(tasks.machine[slots] >= 0) & (tasks.alloc[slots] < 0)]

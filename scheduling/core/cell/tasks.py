@@ -4,6 +4,7 @@ requirements share a *shape*: the requirements are stored once, under a number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.machines import grown
-from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Bools, Floats, Ints, Ints32
 from scheduling.core.vocabulary.requirement import Requirement, padded, task_id
 from scheduling.core.vocabulary.states import TaskState
 
@@ -36,10 +37,12 @@ class LiveJob:
         "id",
         "kind",
         "latency_sensitive",
+        "max_run_s",
         "name",
         "port_names",
         "priority",
         "slot",
+        "start_after",
         "tasks",
         "tenant",
         "tenant_id",
@@ -55,6 +58,8 @@ class LiveJob:
         self.departures = 0  # incarnations that have not been reported gone
         self.gang = False
         self.disruption_budget = 0
+        self.start_after = 0.0
+        self.max_run_s = 0.0  # 0: no time limit
         self.ended = False
 
     port_names: tuple[str, ...]
@@ -131,6 +136,7 @@ class TaskTable:
         self.job_tenant: Ints = np.zeros(jobs, dtype=np.int64)
         self.job_gang: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_budget: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no bound
+        self.job_start_after: Floats = np.zeros(jobs, dtype=np.float64)  # no task is placed before this time
         self.job_there: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_pending: Ints32 = np.zeros(jobs, dtype=np.int32)
         self.job_alloc_set: Ints = np.zeros(jobs, dtype=np.int64)  # id of the alloc set its tasks live in, 0 none
@@ -149,6 +155,7 @@ class TaskTable:
                 "job_tenant",
                 "job_gang",
                 "job_budget",
+                "job_start_after",
                 "job_pending",
                 "job_alloc_set",
                 "job_sensitive",
@@ -161,6 +168,7 @@ class TaskTable:
         self.job_tenant[job.slot] = job.tenant_id
         self.job_alloc_set[job.slot] = job.alloc_set
         self.job_gang[job.slot], self.job_budget[job.slot] = job.gang, job.disruption_budget
+        self.job_start_after[job.slot] = job.start_after
         self.job_pending[job.slot] = 0
         self.job_there[job.slot] = True
         self.jobs[job.id] = job
@@ -217,9 +225,17 @@ class TaskTable:
         self.pending += by
         self.job_pending[job] += by
 
-    def set_placing(self, job: LiveJob, *, gang: bool, disruption_budget: int) -> None:
-        job.gang, job.disruption_budget = gang, disruption_budget
+    def next_start(self, now: float) -> float:
+        """Return the next time after `now` at which tasks that wait for their `start_after` may be placed. The result
+        is infinite if no task waits.
+        """
+        later = self.job_start_after[(self.job_start_after > now) & (self.job_pending > 0) & self.job_there]
+        return float(later.min()) if len(later) else math.inf
+
+    def set_placing(self, job: LiveJob, *, gang: bool, disruption_budget: int, start_after: float) -> None:
+        job.gang, job.disruption_budget, job.start_after = gang, disruption_budget, start_after
         self.job_gang[job.slot], self.job_budget[job.slot] = gang, disruption_budget
+        self.job_start_after[job.slot] = start_after
 
     def set_priority(self, job: LiveJob, priority: int, *, latency_sensitive: bool, by_limit: bool) -> None:
         job.priority, job.latency_sensitive, job.by_limit = priority, latency_sensitive, by_limit

@@ -236,7 +236,10 @@ class _Wording:
         }
         if one.code == ReasonCode.CONSTRAINT and one.subject.startswith(f"{PROTOCOL} "):
             return (
-                self._("%(machines)s whose Borglet is too old for packages, root filesystems or networks of tasks")
+                self._(
+                    "%(machines)s whose Borglet is too old for packages, root filesystems, networks or time limits of"
+                    " tasks"
+                )
                 % given
             )
         if one.code == ReasonCode.ALLOC:

@@ -53,21 +53,24 @@ MOST_NEAR = 512
 @dataclass(slots=True, eq=False)
 class Decision:
     """The decision of a pass, and the arrays from which explanations are made. A decision is valid until the state
-    changes. `changes`: the value of `state.changes` when the pass ran.
+    changes. `changes`: the value of `state.changes` when the pass ran. `until`: the time at which further tasks may be
+    placed, because their `start_after` has come.
     """
 
     state: CellState
     changes: int
     policy: Policy
+    until: float
     sorting: GroupedQueue
     tables: Tables
     plan: Plan  # without the explanations of `sorting`
 
-    def holds(self, state: CellState, policy: Policy) -> bool:
-        """Return whether a pass over this state and policy would make the same decision again. If a task crashed
-        recently, return False, because the decision then depends on the time.
+    def holds(self, state: CellState, policy: Policy, now: float) -> bool:
+        """Return whether a pass over this state and policy at the time `now` would make the same decision again. If a
+        task crashed recently, return False, because the decision then depends on the time.
         """
-        return self.state is state and self.changes == state.changes and self.policy == policy and not state.crashed
+        same = self.state is state and self.changes == state.changes and self.policy == policy
+        return same and now < self.until and not state.crashed
 
 
 class PassCache:

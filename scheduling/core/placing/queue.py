@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,9 +20,14 @@ def workload_of(job: LiveJob) -> Workload:
     return "service" if job.latency_sensitive or job.kind == "alloc-set" else "batch"
 
 
-def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
-    """Return the slots of the pending tasks of a workload, unsorted. An empty `workload` means all workloads."""
+def pending_of(tasks: TaskTable, workload: Workload = "", *, now: float = math.inf) -> Slots:
+    """Return the slots of the pending tasks of a workload, unsorted. An empty `workload` means all workloads. Tasks
+    whose job starts after the time `now` are left out.
+    """
     slots = np.flatnonzero(tasks.state == PENDING)
+    later = tasks.job_start_after > now
+    if later.any():
+        slots = slots[~later[tasks.job[slots]]]
     if workload:
         own = np.array([job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_)
         slots = slots[own[tasks.job[slots]]]

@@ -50,7 +50,11 @@ _FREE = """
     AND NOT EXISTS (SELECT FROM scheduling_job AS i WHERE i.alloc_set_id = j.id)
     AND NOT EXISTS (SELECT FROM scheduling_keptalloc AS k WHERE k.job_id = j.id)
     AND NOT EXISTS (SELECT FROM scheduling_shellsession AS s WHERE s.job_id = j.id)"""
-_OLD = f"j.cell_id = %(cell)s AND j.state = 'dead' AND j.ended_at < %(before)s AND {_FREE}"
+# A job may have a shorter time than its cell. It is counted in whole days, too. Both sides of OR have an index.
+_OLD = f"""
+    j.cell_id = %(cell)s AND j.state = 'dead' AND (j.ended_at < %(before)s OR j.ended_at IS NOT NULL
+        AND j.ttl_after_end_s IS NOT NULL AND j.ended_at + make_interval(secs => j.ttl_after_end_s) < %(today)s)
+    AND {_FREE}"""
 _NEXT = f"""
     SELECT id, ended_at FROM (
         SELECT j.id, j.ended_at, sum(j.tasks_total + 1) OVER (ORDER BY j.ended_at, j.id) - j.tasks_total AS rows
@@ -161,19 +165,25 @@ def lag_s(cell: Cell, *, now: dt.datetime) -> float:
     should have been archived and deleted. 0 if there is no such job. Jobs that `recall` has copied back do not count.
     """
     ((oldest,),) = query(
-        f"SELECT min(j.ended_at) FROM scheduling_job AS j WHERE {_OLD} AND NOT EXISTS"
+        "SELECT min(least(j.ended_at + %(keep)s, j.ended_at + make_interval(secs => j.ttl_after_end_s)))"
+        f" FROM scheduling_job AS j WHERE {_OLD} AND NOT EXISTS"
         " (SELECT FROM scheduling_archivedjob AS a WHERE a.id = j.id AND a.recalled_at IS NOT NULL)",
-        _values(cell, now),
+        _values(cell, now) | {"keep": keep(cell)},
     )
     if oldest is None:
         return 0.0
-    due_at = midnight(oldest.astimezone(dt.UTC).date()) + dt.timedelta(days=1) + keep(cell)
+    due_at = midnight(oldest.astimezone(dt.UTC).date()) + dt.timedelta(days=1)
     return max((now - due_at).total_seconds(), 0.0)
 
 
 def _values(cell: Cell, now: dt.datetime) -> dict[str, Any]:
     # Whole days (UTC), so that a day's jobs become one file.
-    return {"cell": cell.id, "before": midnight((now - keep(cell)).date()), "recalled": now - RECALLED}
+    return {
+        "cell": cell.id,
+        "before": midnight((now - keep(cell)).date()),
+        "today": midnight(now.date()),
+        "recalled": now - RECALLED,
+    }
 
 
 def keep(cell: Cell) -> dt.timedelta:

@@ -136,7 +136,9 @@ def _jobs(cell_id: int) -> pyarrow.Table:
     rows = query(
         "SELECT j.id, replace(j.uid::text, '-', ''), j.tenant_id, n.name, j.name, j.kind, j.priority,"
         " j.latency_sensitive, j.spec_version, j.labels::text, j.port_names, coalesce(j.alloc_set_id, 0), j.gang,"
-        " j.disruption_budget, j.published::text, extract(epoch FROM j.created_at)::float8, j.state = 'dead'"
+        " j.disruption_budget, coalesce(extract(epoch FROM j.start_after), 0)::float8, coalesce(j.max_run_s, 0),"
+        " j.published::text,"
+        " extract(epoch FROM j.created_at)::float8, j.state = 'dead'"
         " FROM scheduling_job AS j JOIN quota_tenant AS n ON n.id = j.tenant_id WHERE j.cell_id = %(cell)s"
         " AND (j.state <> 'dead' OR j.id IN (SELECT t.job_id FROM scheduling_departure AS d"
         " JOIN scheduling_task AS t ON t.id = d.task_id WHERE t.cell_id = %(cell)s)) ORDER BY j.id",

@@ -27,7 +27,7 @@ from scheduling.jobs import submit_and_kill, updates
 from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.journal import journal
 from scheduling.journal.sql import query
-from scheduling.models import ArchivedJob, Cell, Job, JobSpec, Update
+from scheduling.models import ArchivedJob, Cell, Job, JobSpec
 from scheduling.spec import job_spec, parser
 from scheduling.tasks import counters, transitions
 
@@ -111,9 +111,7 @@ class Steps:
 
     def _end_jobs(self, entry: journal.JournalEntry, ending: Sequence[RequestedJob]) -> None:
         ids = [job.id for job in ending]
-        creating = Update.objects.filter(job_id__in=ids, state=Update.OPEN).order_by("job_id")
-        for job_id in creating.values_list("job_id", flat=True):  # they would add tasks to a job that ends
-            updates.update_close(entry, job_id, self._detail)
+        updates.updates_close(entry, ids, self._detail)  # they would add tasks to a job that ends
         for inside in (True, False):  # tasks inside allocs end before their allocs
             endings = [
                 Ending(task_id(job.id, index), "killed", detail=self._detail, caused_by=self._cause)

@@ -124,6 +124,8 @@ def _jobs(
             spec_version=row["spec_version"],
             gang=row["gang"],
             disruption_budget=row["disruption_budget"],
+            max_run_s=row.get("max_run_s") or None,
+            start_after=_time(row["start_after"]) if row.get("start_after") else None,
             published=msgspec.json.decode(row["published"]),
             requested=[0] * axis,
             tasks_total=end - begin,

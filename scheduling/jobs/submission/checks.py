@@ -7,6 +7,7 @@ on the number of jobs.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from django.db.models import F
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs.job_times import times_refusal
 from scheduling.jobs.submission.outcomes import Item
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec
@@ -63,6 +65,13 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
                 )
             )
         taken.add(item.key)
+
+
+def check_times(items: Sequence[Item], *, now: dt.datetime) -> None:
+    """Check that the jobs start in the future, and before their deadline."""
+    for item in items:
+        if problem := times_refusal(item.spec, submitted_at=now, now=now):
+            item.refuse(problem)
 
 
 def check_numbers(items: Sequence[Item]) -> None:

@@ -61,7 +61,7 @@ def _row(entry: journal.JournalEntry, cell: Cell, item: Item, bands: Sequence[Ba
         submitted_by=item.principal.name,
         key=item.submission_key,
         created_at=entry.time,
-        **updates.spec_columns(item.spec, bands),
+        **updates.spec_columns(item.spec, bands, submitted_at=entry.time),
     )
 
 

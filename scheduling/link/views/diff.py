@@ -280,6 +280,8 @@ def judge(over: TaskExit, *, moves: int) -> ExitVerdict:
         return ExitVerdict(detail, how="finished")
     if over.restarts:
         detail = f"{detail}, after {over.restarts} restarts"
+    if exit_.cause is EndCause.TIME_LIMIT and over.restart_on != "always":
+        return ExitVerdict(detail, how="failed")
     if over.restart_on == "never":
         return ExitVerdict(f"{detail}; its restart policy allows no restart", how="failed")
     if moves < over.max_moves:

@@ -437,7 +437,9 @@ def test_a_borglet_that_is_too_old_is_explained_in_words() -> None:
     world = World().machine("m1", **{PROTOCOL: "1"}).machine("m2").job("web", needs(constraints=(SPEAKS,)))
     (why,) = world.plan().unplaced
     told = format_why(why)
-    assert told.reasons == ("2 machines whose Borglet is too old for packages, root filesystems or networks of tasks",)
+    assert told.reasons == (
+        "2 machines whose Borglet is too old for packages, root filesystems, networks or time limits of tasks",
+    )
     assert told.cures.count("A task would fit with a newer Borglet on the machine (on 2 machines).") == 1
     assert world.machine("m1", **{PROTOCOL: "2"}).where(world.plan(), "web") == {0: "m1"}
 

@@ -30,6 +30,7 @@ from borglet.messages import (
     decode_to_borglet,
     decode_to_shard,
     encode,
+    for_protocol_1,
     opened,
     sealed,
 )
@@ -120,8 +121,19 @@ def test_a_borglet_of_protocol_1_understands_polls_that_leave_out_what_is_usual(
         if isinstance(one, EnumMeta) and one.__module__ == messages_1.__name__
     ],
 )
-def test_no_enumeration_of_protocol_1_has_a_new_value(name: str) -> None:
-    assert [one.value for one in getattr(messages, name)] == [one.value for one in getattr(messages_1, name)]
+def test_no_enumeration_has_a_new_value_that_protocol_1_could_get(name: str) -> None:
+    known = [one.value for one in getattr(messages, name) if one is not EndCause.TIME_LIMIT]
+    assert known == [one.value for one in getattr(messages_1, name)]
+
+
+def test_a_shard_of_protocol_1_gets_no_time_limits() -> None:
+    exit_ = Exit(EndCause.TIME_LIMIT, 5.0, signal=15, detail="ran for 60 s", notice="full")
+    ended = [TaskReport(WEB, "web", Phase.ENDED, exit=exit_), TaskReport(COUNT, "count", Phase.UP)]
+    wire = WireReport(session=1, sequence=2, history_id="h", generation="g", revision=3, tasks=sealed(ended))
+    heard = messages_1.decode_to_shard(encode(for_protocol_1(wire)))
+    assert isinstance(heard, messages_1.Report)
+    assert heard.tasks[0].exit == messages_1.Exit(messages_1.EndCause.UNHEALTHY, 5.0, None, 15, "ran for 60 s")
+    assert heard.tasks[1].exit is None
 
 
 def test_a_wire_report_opens_to_what_was_said() -> None:

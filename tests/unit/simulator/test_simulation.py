@@ -173,3 +173,21 @@ def test_a_simulation_without_anything_to_do_says_so() -> None:
     one = simulation(settings=settings)
     with pytest.raises(IndexError, match="no event follows"):
         one.step()
+
+
+def test_tasks_end_at_their_time_limit_and_start_after_their_time() -> None:
+    limited, waiting, short = job(1, max_run_s=60.0), job(2, start_after=300.0), job(3, max_run_s=60.0)
+    one = simulation([(0.0, limited), (0.0, waiting), (0.0, short)], behaviour=Lasting({1: 500.0, 2: 10.0, 3: 20.0}))
+    one.run(BUSY_S)
+    placed = {record.event.job_id: record.time for record in one.cell.journal.recent if is_placed(record.event)}
+    ended = {
+        record.event.job_id: (record.event.how, record.time - placed[record.event.job_id])
+        for record in one.cell.journal.recent
+        if isinstance(record.event, events.TaskEnded)
+    }
+    assert placed[2] == 300.0
+    assert ended == {1: ("failed", 60.0), 2: ("finished", 10.0), 3: ("finished", 20.0)}
+
+
+def is_placed(event: events.Event) -> bool:
+    return isinstance(event, events.TaskPlaced)

@@ -95,6 +95,7 @@ def _submitted(state: RecordedState, job: LiveJob) -> events.JobSubmitted:
         port_names=job.port_names,
         gang=job.gang,
         disruption_budget=job.disruption_budget,
+        max_run_s=job.max_run_s,
     )
 
 
