@@ -1,7 +1,7 @@
 """The metrics of a resolver for Prometheus. `GET /metrics` on a separate port returns the metrics of all processes of
 the resolver.
 
-`deploy/README.md` describes the alerts.
+`docs/guides/alarms.md` describes the alerts.
 """
 
 from __future__ import annotations

@@ -34,12 +34,13 @@ class Failed(AssertionError):
 class Installation:
     def __init__(self, home: Path) -> None:
         self.home = home
-        port, dns_port, link_port = (free_port() for _ in range(3))
+        port, dns_port, link_port, metrics_port = (free_port() for _ in range(4))
         self.settings = {
             "BORG_HOME": str(home),
             "PORT": str(port),
             "DNS_PORT": str(dns_port),
             "LINK_PORT": str(link_port),
+            "BORG_DNS_METRICS_PORT": str(metrics_port),
             **dict(zip(("BORGLET_PORT_LOW", "BORGLET_PORT_HIGH"), task_ports(), strict=True)),
         }
         self.url = f"http://127.0.0.1:{port}"
