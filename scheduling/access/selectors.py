@@ -18,6 +18,7 @@ from quota.models import Tenant
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may, require
+from scheduling.access.restarting_tasks import tasks_to_restart
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
 from scheduling.models import ArchivedJob, Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
@@ -281,7 +282,9 @@ def job_update_shown(job: Job) -> Update | None:
 
 
 def update_followers(update: Update) -> int:
-    """Return how many tasks already have the new spec of `update`."""
+    """Return how many tasks already have the new spec of `update`, or how many tasks a restart has replaced."""
+    if update.restarts:
+        return update.tasks_to_replace - tasks_to_restart(update).count()
     return Task.objects.filter(job_id=update.job_id, spec_version=update.to_version).count()
 
 
