@@ -8,6 +8,7 @@ from scheduling.api import (
     brakes,
     causes,
     cell_deletion,
+    cell_fits,
     cells,
     checkpoints,
     drains,
@@ -89,6 +90,7 @@ _cell = [
 ]
 urlpatterns = [
     path("cells/", cells.CellsView.as_view(), name="cells"),
+    path("cells:fit", cell_fits.CellFitsView.as_view(), name="cells-fit"),
     path("cells:record", recordings.RecordingsView.as_view(), name="cells-record"),
     path("cells/<str:cell>/", include(_cell)),  # type: ignore[arg-type]
     path("studies/<str:cell>/", studies.StudyView.as_view(), name="study"),

@@ -1,4 +1,4 @@
-"""Commands for jobs: submit, plan, update, undo, kill and status."""
+"""Commands for jobs: submit, plan, fit, update, undo, kill and status."""
 
 from __future__ import annotations
 
@@ -45,6 +45,23 @@ def plan(session: Context, file: File) -> None:
     show_change(session, answer)
     if not session.json and (revision := answer.get("job_revision")):  # portals before 2026-11-28 send none
         output.say(f"  Revision for --if-revision: {revision}")
+
+
+@app.command()
+def fit(session: Context, file: File) -> None:
+    """Show how many of the tasks in FILE would fit in each cell now. Nothing is submitted, and quota is not checked."""
+    rows = session.client.post("/api/v1/cells:fit", jobfile.read(file))
+    return session.table(
+        rows,
+        {
+            "CELL": "cell",
+            "FIT NOW": lambda row: "–" if row["problem"] else row["room"],
+            "WANTED": lambda row: row["tasks"] or "–",
+            "MACHINES": lambda row: min((one["shapes"]["now"] for one in row["fits"]), default="–"),
+            "DETAIL": "problem",
+        },
+        empty="You can see no cell.",
+    )
 
 
 @app.command()

@@ -17,6 +17,7 @@ from django.db import connection
 from quota.admission import admission
 from quota.model_rows import read_models
 from quota.models import Tenant
+from quota.vocabulary.bands import Band
 from quota.vocabulary.errors import NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import own_tenant, require_tenant
@@ -43,11 +44,11 @@ from scheduling.tasks import counters, transitions
 JOBS_AT_ONCE = 1_000
 
 
-def spec_limits(cell: Cell) -> parser.CellLimits:
-    """Return the limits for job files in this cell."""
+def spec_limits(cell: Cell, bands: Sequence[Band] | None = None) -> parser.CellLimits:
+    """Return the limits for job files in this cell. `bands`: the priority bands, if the caller has read them."""
     return parser.CellLimits(
         max_tasks=min(settings.BORG_MAX_TASKS_PER_JOB, 1 << INDEX_BITS),
-        bands=admission.bands(),
+        bands=admission.bands() if bands is None else bands,
         extra=tuple(cell.extra_resources),
     )
 

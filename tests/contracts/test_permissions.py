@@ -277,6 +277,7 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:grow", ("sre",), body={"capacity": {"cpu": 64}}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:rotate", ("sre",), body={}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:revoke", ("sre",), body={"reason": "x"}),
+    Door("post", "api/v1/cells:fit", ALL, body={"name": "fresh", **FILE}),
     Door("post", "api/v1/cells:record", ("sre",), 202, body={"name": "recorded"}),
     # checkpoints: none is stored
     Door("get", "api/v1/cells/{cell}/checkpoints/", ("sre",)),

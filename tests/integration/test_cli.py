@@ -145,6 +145,11 @@ def test_actions_that_need_no_job_file(ann, cell) -> None:
     ann.out("kill", "web", "-t", "1")
     assert ann.out("retry", "web/1", "--dry-run") == "cc/ubar/web: 1 task would run again.\n"
     assert ann.out("retry", "web", "--tasks", "1") == "cc/ubar/web: 1 task will run again.\n"
+    head, row = ann.out("fit", ann.file(world.a_file())).splitlines()
+    assert (head.split(), row.split()[:4]) == (
+        ["CELL", "FIT", "NOW", "WANTED", "MACHINES", "DETAIL"],
+        ["cc", "–", "3", "–"],
+    )
 
 
 def test_why_shows_the_score_and_what_else_was_considered(ann, cell) -> None:
