@@ -112,6 +112,12 @@ def status(
     label: Annotated[
         list[str] | None, typer.Option(help="List only jobs with this label, written as key=value.")
     ] = None,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector", "-l", help="List only jobs whose labels match, for example app=shop,track!=canary,!old."
+        ),
+    ] = None,
     cell: CellOption = None,
 ) -> None:
     """List the jobs that you can see, or show all details of one job."""
@@ -120,7 +126,7 @@ def status(
         return output.as_json(answer) if session.json else _show(answer)
     path = f"{session.cell_path(cell)}jobs/"
     return session.table(
-        session.client.pages(path, state=state, tenant=tenant, label=label or None),
+        session.client.pages(path, state=state, tenant=tenant, label=label or None, selector=selector),
         {
             "JOB": lambda row: f"{row['cell']}/{row['tenant']}/{row['name']}",
             "HEALTH": _health,

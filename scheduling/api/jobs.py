@@ -70,6 +70,12 @@ _FILTERS = [
         many=True,
         description="Return only jobs with the label key=value. You can repeat it.",
     ),
+    OpenApiParameter(
+        "selector",
+        OpenApiTypes.STR,
+        description="Return only jobs whose labels match all conditions, separated by commas: `key=value`, "
+        "`key!=value`, `key` (has the label) and `!key` (does not have it).",
+    ),
 ]
 
 
@@ -91,7 +97,8 @@ class JobsView(JobFileView):
         found = self.cell(cell)
         query = request.query_params
         tenant, state, labels = query.get("tenant", ""), query.get("state", ""), query.getlist("label")
-        rows = selectors.jobs_visible(self.principal, found, tenant=tenant, state=state, labels=labels)
+        chosen: dict[str, Any] = {"tenant": tenant, "labels": labels, "selector": query.get("selector", "")}
+        rows = selectors.jobs_visible(self.principal, found, state=state, **chosen)
         context = {"extra": found.extra_resources}
 
         def shown(page: list[Job | ArchivedJob]) -> Iterable[Any]:
@@ -99,7 +106,7 @@ class JobsView(JobFileView):
 
         if state != JobState.DEAD:
             return paged(self, rows, shown)
-        archived = selectors.archived_jobs_visible(self.principal, found, tenant=tenant, labels=labels)
+        archived = selectors.archived_jobs_visible(self.principal, found, **chosen)
         return paged(self, MergedRows(rows, archived), shown)
 
     @extend_schema(

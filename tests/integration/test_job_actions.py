@@ -16,12 +16,13 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.jobs import submit_and_kill, updates
-from scheduling.jobs.actions.pause import update_pause
+from scheduling.jobs.actions.pause import update_pause, update_resume
 from scheduling.jobs.actions.restart import job_restart
 from scheduling.jobs.actions.retry import job_retry
 from scheduling.jobs.actions.scale import job_scale
 from scheduling.jobs.actions.task_selection import parse_ranges
 from scheduling.journal import journal
+from scheduling.master.loop import Master
 from scheduling.models import Job, JobSpec, Task, Update
 from scheduling.tasks import transitions
 from tests.integration import rows, world
@@ -234,6 +235,20 @@ def test_a_paused_update_changes_no_further_task_until_it_is_resumed(client, cel
     assert Update.objects.get(job=job).state == Update.DONE
     paused = [r.event.paused for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.UpdatePaused)]
     assert paused == [True, False]
+
+
+def test_a_paused_update_stays_paused_under_a_new_master(cell, ann, job) -> None:
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, world.with_task(command=["new"])))
+    update_pause(principal=ann, job=job)
+    for _ in range(2):
+        Master(cell.id).tick()  # it places the task that is down
+        world.report(job, 0)
+    assert (world.versions(job), states(job)) == ([2, 1, 1], ["running"] * 3)
+    update_resume(principal=ann, job=job)
+    for index in (1, 2):
+        Master(cell.id).tick()
+        world.report(job, index)
+    assert world.versions(job) == [2, 2, 2]
 
 
 def test_undo_replaces_a_paused_update(cell, ann, machine, job) -> None:

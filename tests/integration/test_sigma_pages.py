@@ -324,6 +324,9 @@ def test_pages_are_filtered_and_paged(world) -> None:
     assert "No machine matches" in client.get("/cells/cc/?state=down").text
     assert "m1" in client.get("/cells/cc/?state=up&rack=r1&q=m1").text
     assert "No job matches" in client.get("/jobs/?state=dead").text
+    assert "jfoo" in client.get("/jobs/?labels=!track").text
+    assert "No job matches" in client.get("/jobs/?labels=track").text
+    assert "write key=value" in client.get("/jobs/?labels=a b").text
     assert client.get("/jobs/?page=999&state=nonsense").status_code == 200
     assert client.get(JOB + "?state=dead").context["page_obj"].paginator.count == 0
 
