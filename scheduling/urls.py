@@ -8,9 +8,11 @@ from scheduling.api import (
     brakes,
     causes,
     cell_deletion,
+    cell_fits,
     cells,
     checkpoints,
     drains,
+    job_actions,
     jobs,
     logs,
     packages,
@@ -30,6 +32,11 @@ _job = [
     path("plan/", jobs.PlanView.as_view(), name="job-plan"),
     path("update/", jobs.UpdateView.as_view(), name="job-update"),
     path("undo/", jobs.UndoView.as_view(), name="job-undo"),
+    path("scale/", job_actions.ScaleView.as_view(), name="job-scale"),
+    path("restart/", job_actions.RestartView.as_view(), name="job-restart"),
+    path("retry/", job_actions.RetryView.as_view(), name="job-retry"),
+    path("pause/", job_actions.PauseView.as_view(), name="job-pause"),
+    path("resume/", job_actions.ResumeView.as_view(), name="job-resume"),
     path("kill/", jobs.KillView.as_view(), name="job-kill"),
     path("versions/", jobs.VersionsView.as_view(), name="job-versions"),
     path("events/", jobs.JobEventsView.as_view(), name="job-events"),
@@ -84,6 +91,7 @@ _cell = [
 ]
 urlpatterns = [
     path("cells/", cells.CellsView.as_view(), name="cells"),
+    path("cells:fit", cell_fits.CellFitsView.as_view(), name="cells-fit"),
     path("cells:record", recordings.RecordingsView.as_view(), name="cells-record"),
     path("cells/<str:cell>/", include(_cell)),  # type: ignore[arg-type]
     path("sites/", sites.SitesView.as_view(), name="sites"),

@@ -22,6 +22,7 @@ _PROBLEMS = {
     404: "The object does not exist, or the caller may not see it.",
     406: "The answer is not available in a format that the header `Accept` allows.",
     409: "The current state of the object does not allow this.",
+    412: "The object has changed since the plan whose revision `If-Match` names.",
     413: "The body is too large.",
     415: "The content type of the body is not supported.",
     422: "The request is invalid. The property `fields` names the wrong fields.",
@@ -65,6 +66,8 @@ class Schema(AutoSchema):
         found = [401, 403, 404, 406, 409, 422, 429, 503]
         if self.method in ("POST", "PUT", "PATCH"):
             found += [400, 413, 415]
+        if any(getattr(one, "name", "") == "If-Match" for one in self.get_override_parameters()):
+            found.append(412)
         return found
 
     def _problem(self, status: int) -> dict[str, Any]:

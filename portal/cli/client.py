@@ -73,14 +73,21 @@ class Client:
         """Send a GET request. Return the JSON of the answer."""
         return self._call("GET", path, params=query)
 
-    def post(self, path: str, body: Any = None, *, slow: bool = False, **query: Any) -> Any:
-        """Send a POST request. Return the JSON of the answer. `slow`: the answer may take minutes."""
+    def post(
+        self, path: str, body: Any = None, *, slow: bool = False, if_revision: str | None = None, **query: Any
+    ) -> Any:
+        """Send a POST request. Return the JSON of the answer. `slow`: the answer may take minutes. `if_revision`: the
+        portal rejects the request if the object has another revision.
+        """
         timeout = {"timeout": _UPLOAD_TIMEOUT} if slow else {}
-        return self._call("POST", path, json=body if body is not None else {}, params=query, **timeout)
+        body = body if body is not None else {}
+        return self._call("POST", path, json=body, params=query, headers=_precondition(if_revision), **timeout)
 
-    def submit(self, path: str, body: Any, **query: Any) -> Any:
-        """Send a POST request with an idempotency key. If the request is repeated, the portal executes it only once."""
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
+    def submit(self, path: str, body: Any, *, if_revision: str | None = None, **query: Any) -> Any:
+        """Send a POST request with an idempotency key. If the request is repeated, the portal executes it only once.
+        `if_revision`: as in `post`.
+        """
+        headers = {"Idempotency-Key": uuid.uuid4().hex} | _precondition(if_revision)
         return self._call("POST", path, json=body, params=query, headers=headers)
 
     def put(self, path: str, body: Any, **query: Any) -> Any:
@@ -180,6 +187,18 @@ class Client:
             raise CommandFailed(
                 "bad-usage", f"an argument is not UTF-8: {error}; write it in UTF-8", status=BAD_USAGE
             ) from error
+
+
+def _precondition(revision: str | None) -> dict[str, str]:
+    """Return the header with which the portal rejects a request if the object has another revision, or no header if
+    `revision` is None. Raises `CommandFailed` if the revision cannot be sent in a header.
+    """
+    if revision is None:
+        return {}
+    if not (revision.isascii() and revision.isprintable()):
+        problem = f"--if-revision: {revision!r} is not a revision; copy it from the output of `borgctl plan`"
+        raise CommandFailed("bad-usage", problem, status=BAD_USAGE)
+    return {"If-Match": f'"{revision}"'}
 
 
 def _bad_url(profile: Profile, error: Exception) -> CommandFailed:

@@ -26,6 +26,12 @@ CellOption = Annotated[str | None, typer.Option(help="Cell. Default: the profile
 TenantOption = Annotated[str | None, typer.Option(help="Tenant. Default: the profile's tenant.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Confirm = Annotated[int | None, typer.Option(min=0, help="Confirm that the command may stop this number of tasks.")]
+IfRevision = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REVISION", help="Change nothing unless the job still has this revision, which `plan` prints."
+    ),
+]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job: cell/tenant/job, tenant/job or job.")]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -1,4 +1,4 @@
-"""Commands for jobs: submit, plan, update, undo, kill and status."""
+"""Commands for jobs: submit, plan, fit, update, undo, kill and status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import jobfile, output
-from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, JobArgument, JobReference
+from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, IfRevision, JobArgument, JobReference
 from portal.cli.failure import CommandFailed
 from portal.cli.output import would_be
 from portal.cli.paths import part
@@ -18,11 +18,12 @@ File = Annotated[str, typer.Argument(help="Job file (.jsonnet, .yaml or .json), 
 
 
 @app.command()
-def submit(session: Context, file: File, dry_run: DryRun = False) -> None:
+def submit(session: Context, file: File, if_revision: IfRevision = None, dry_run: DryRun = False) -> None:
     """Submit the job in FILE. A second submission of the same file changes nothing."""
     spec = jobfile.read(file)
     job = _target(session, spec)
-    answer = session.client.submit(f"/api/v1/cells/{part(job.cell)}/jobs/", _body(spec, job), dry_run=dry_run)
+    path = f"/api/v1/cells/{part(job.cell)}/jobs/"
+    answer = session.client.submit(path, _body(spec, job), if_revision=if_revision, dry_run=dry_run)
     if answer["outcome"] == "unchanged":
         return session.say(answer, f"{job} already has this spec; nothing changes.")
     tasks = output.number(answer["tasks"]["added"], "task")
@@ -41,21 +42,41 @@ def plan(session: Context, file: File) -> None:
         detail = f"{job} would be rejected: {problem['detail']}"
         # `--json` prints the whole plan, which contains the problem.
         raise CommandFailed(problem["code"], detail, fields=problem["fields"], document=answer)
-    _show_change(session, answer)
+    show_change(session, answer)
+    if not session.json and (revision := answer.get("job_revision")):  # portals before 2026-11-28 send none
+        output.say(f"  Revision for --if-revision: {revision}")
 
 
 @app.command()
-def update(session: Context, file: File, dry_run: DryRun = False) -> None:
+def fit(session: Context, file: File) -> None:
+    """Show how many of the tasks in FILE would fit in each cell now. Nothing is submitted, and quota is not checked."""
+    rows = session.client.post("/api/v1/cells:fit", jobfile.read(file))
+    return session.table(
+        rows,
+        {
+            "CELL": "cell",
+            "FIT NOW": lambda row: "–" if row["problem"] else row["room"],
+            "WANTED": lambda row: row["tasks"] or "–",
+            "MACHINES": lambda row: min((one["shapes"]["now"] for one in row["fits"]), default="–"),
+            "DETAIL": "problem",
+        },
+        empty="You can see no cell.",
+    )
+
+
+@app.command()
+def update(session: Context, file: File, if_revision: IfRevision = None, dry_run: DryRun = False) -> None:
     """Update the job to the spec in FILE, a few tasks at a time."""
     spec = jobfile.read(file)
     job = _target(session, spec)
-    _show_change(session, session.client.post(f"{job.path}update/", _body(spec, job), dry_run=dry_run))
+    answer = session.client.post(f"{job.path}update/", _body(spec, job), if_revision=if_revision, dry_run=dry_run)
+    show_change(session, answer)
 
 
 @app.command()
 def undo(session: Context, job: JobArgument, dry_run: DryRun = False) -> None:
     """Roll the job back to the spec it had before its last update."""
-    _show_change(session, session.client.post(f"{session.job(job).path}undo/", dry_run=dry_run))
+    show_change(session, session.client.post(f"{session.job(job).path}undo/", dry_run=dry_run))
 
 
 @app.command()
@@ -91,6 +112,12 @@ def status(
     label: Annotated[
         list[str] | None, typer.Option(help="List only jobs with this label, written as key=value.")
     ] = None,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector", "-l", help="List only jobs whose labels match, for example app=shop,track!=canary,!old."
+        ),
+    ] = None,
     cell: CellOption = None,
 ) -> None:
     """List the jobs that you can see, or show all details of one job."""
@@ -99,7 +126,7 @@ def status(
         return output.as_json(answer) if session.json else _show(answer)
     path = f"{session.cell_path(cell)}jobs/"
     return session.table(
-        session.client.pages(path, state=state, tenant=tenant, label=label or None),
+        session.client.pages(path, state=state, tenant=tenant, label=label or None, selector=selector),
         {
             "JOB": lambda row: f"{row['cell']}/{row['tenant']}/{row['name']}",
             "HEALTH": _health,
@@ -154,7 +181,8 @@ def _body(spec: dict[str, Any], job: JobReference) -> dict[str, Any]:
     return {**spec, "tenant": job.tenant, "cell": job.cell}
 
 
-def _show_change(session: Context, answer: dict[str, Any]) -> None:
+def show_change(session: Context, answer: dict[str, Any]) -> None:
+    """Print the effect of a change of a job, or of a dry run or a plan. `answer`: the API's answer."""
     if session.json:
         return output.as_json(answer)
     output.say(f"{'Dry run: ' if answer['dry_run'] else ''}{answer['sentence']}")
@@ -188,6 +216,14 @@ def _kind(answer: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
+def _update(update: dict[str, Any]) -> str:
+    """Return a text about the open update of a job, for example `version 1 to 2, paused`."""
+    what = f"version {update['from_version']} to {update['to_version']}"
+    if restarted := update.get("tasks_to_replace"):  # portals before 2026-11-28 send neither this nor `paused_at`
+        what = f"restart of {output.number(restarted, 'task')}"
+    return f"{what}, paused" if update.get("paused_at") else what
+
+
 def _show(answer: dict[str, Any]) -> None:
     name = f"{answer['cell']}/{answer['tenant']}/{answer['name']}"
     output.say(f"{name}  {_health(answer)}  ({in_short(answer)})")
@@ -205,7 +241,7 @@ def _show(answer: dict[str, Any]) -> None:
         ("start", f"after {output.when(start)}" if start and not ended else ""),
         ("deadline", output.when(deadline) if deadline and not ended else ""),
         ("ended", f"{output.when(ended)} ({answer['outcome']})" if ended else ""),
-        ("update", f"version {update['from_version']} to {update['to_version']}" if update else ""),
+        ("update", _update(update) if update else ""),
     ]
     output.details(rows, width=10)
     for sentence in answer["why"]:

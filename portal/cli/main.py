@@ -18,6 +18,7 @@ from portal.cli import (
     drains,
     experiments,
     faux,
+    job_actions,
     jobs,
     money,
     notices,
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 for part in (
     jobs.app,
+    job_actions.app,
     tasks.app,
     waiting.app,
     resolve.app,

@@ -204,12 +204,16 @@ _NOT_OF_MACHINES = frozenset(
         "reservations.set",
         "job.rejected",
         "update.started",
+        "update.paused",
         "update.ended",
         "shell.opened",
         "shell.closed",
     }
 )
-_RESHAPES_JOB = frozenset({"tasks.added", "job.changed", "job.ended"})
+# The buttons of a job's page depend on whether an update is open or paused.
+_RESHAPES_JOB = frozenset(
+    {"tasks.added", "job.changed", "job.ended", "update.started", "update.paused", "update.ended"}
+)
 _RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "job.ended"})
 
 

@@ -6,7 +6,7 @@ from django.urls import path
 
 from portal.sigma import cells, home, names, notices, sign_in, tokens
 from portal.sigma.history import event, past_cell
-from portal.sigma.jobs import events, job, lists, submit, task, update
+from portal.sigma.jobs import actions, events, job, lists, submit, task, update
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
 from portal.sigma.shop import pages as shop
 from portal.sigma.shop import quote
@@ -29,6 +29,11 @@ urlpatterns = [
     path(_JOB + "events/", events.events, name="job_events"),
     path(_JOB + "update/", update.update, name="update"),
     path(_JOB + "undo/", job.undo, name="undo"),
+    path(_JOB + "scale/", actions.scale, name="scale"),
+    path(_JOB + "restart/", actions.restart, name="restart"),
+    path(_JOB + "retry/", actions.retry, name="retry"),
+    path(_JOB + "pause/", actions.pause, name="pause"),
+    path(_JOB + "resume/", actions.resume, name="resume"),
     path(_JOB + "specs/", job.specs, name="specs"),
     path(_JOB + "<int:index>/", task.task, name="task"),
     path(_JOB + "<int:index>/shell/", task.shell, name="shell"),

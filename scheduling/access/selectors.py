@@ -18,6 +18,8 @@ from quota.models import Tenant
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may, require
+from scheduling.access.label_filters import with_labels
+from scheduling.access.restarting_tasks import tasks_to_restart
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
 from scheduling.models import ArchivedJob, Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
@@ -136,13 +138,19 @@ def _of_tenants(rows: QuerySet[M], principal: Principal, cell: Cell) -> QuerySet
 
 
 def jobs_visible(
-    principal: Principal, cell: Cell, *, tenant: str = "", state: str = "", labels: Iterable[str] = ()
+    principal: Principal,
+    cell: Cell,
+    *,
+    tenant: str = "",
+    state: str = "",
+    labels: Iterable[str] = (),
+    selector: str = "",
 ) -> QuerySet[Job]:
     """Return the jobs that the principal may see, each with its desired number of tasks. Call `detailed` to add the
     other data that a list of jobs shows.
 
-    `labels`: labels that the jobs must have, each as `key=value`. `state`: `pending`, `running`, `dead`, or `live` for
-    all jobs that are not dead.
+    `labels`: labels that the jobs must have, each as `key=value`. `selector`: a label selector, such as
+    `app=shop,track!=canary`. `state`: `pending`, `running`, `dead`, or `live` for all jobs that are not dead.
     """
     rows = jobs_of_tenants(principal, cell).annotate(tasks_wanted=_tasks_wanted())
     if tenant:
@@ -152,7 +160,7 @@ def jobs_visible(
     elif state:
         _check_state(state, [*(known.value for known in JobState), "live"])
         rows = rows.filter(state=state)
-    return _with_labels(rows, labels).order_by("id")
+    return with_labels(rows, labels, selector).order_by("id")
 
 
 def only_archived() -> QuerySet[ArchivedJob]:
@@ -161,27 +169,18 @@ def only_archived() -> QuerySet[ArchivedJob]:
 
 
 def archived_jobs_visible(
-    principal: Principal, cell: Cell, *, tenant: str = "", labels: Iterable[str] = ()
+    principal: Principal, cell: Cell, *, tenant: str = "", labels: Iterable[str] = (), selector: str = ""
 ) -> QuerySet[ArchivedJob]:
     """Return the index entries of the archived jobs that the principal may see and whose rows are no longer in the
     table of jobs.
 
     `tenant`: return only jobs of this tenant; empty: of all tenants. `labels`: labels that the jobs must have, each as
-    `key=value`.
+    `key=value`. `selector`: a label selector.
     """
     rows = _of_tenants(only_archived(), principal, cell)
     if tenant:
         rows = rows.filter(tenant__name=tenant)
-    return _with_labels(rows, labels).order_by("id")
-
-
-def _with_labels(rows: QuerySet[M], labels: Iterable[str]) -> QuerySet[M]:
-    for label in labels:
-        key, equals, value = label.partition("=")
-        if not equals:
-            raise invalid("label", f"the label {label!r} has no '='; write it as key=value")
-        rows = rows.filter(labels__contains={key: value})
-    return rows
+    return with_labels(rows, labels, selector).order_by("id")
 
 
 def job_names(ids: Iterable[int]) -> dict[int, tuple[str, str]]:
@@ -281,7 +280,9 @@ def job_update_shown(job: Job) -> Update | None:
 
 
 def update_followers(update: Update) -> int:
-    """Return how many tasks already have the new spec of `update`."""
+    """Return how many tasks already have the new spec of `update`, or how many tasks a restart has replaced."""
+    if update.restarts:
+        return update.tasks_to_replace - tasks_to_restart(update).count()
     return Task.objects.filter(job_id=update.job_id, spec_version=update.to_version).count()
 
 

@@ -109,6 +109,7 @@ class UpdateAdmin(FactsAdmin):
         "to_version",
         "state",
         "undo",
+        "paused_at",
         "max_down",
         "disruptions",
         "detail",

@@ -7,13 +7,17 @@ from typing import Any
 
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
+from rest_framework.response import Response
 
 from quota.api.problems import ProblemSerializer
 from quota.vocabulary.errors import Rejected
+from scheduling.access import selectors
 from scheduling.api.job_serializers import JobSerializer
 from scheduling.api.suggested_limits import FitSerializer, fit_document
+from scheduling.jobs.health import new_with_details
 from scheduling.jobs.plans import JobPlan
-from scheduling.models import Job
+from scheduling.models import Cell, Job
+from scheduling.spec.job_spec import JobSpecification
 
 _SHARES = ("added", "removed", "restarted", "in_place", "kept")
 
@@ -40,6 +44,10 @@ class ChangeSerializer(serializers.Serializer[Any]):
     names = serializers.ListField(
         child=serializers.CharField(),
         help_text="Sentences about changes that affect clients which look up the job's name: TTL, weights, service.",
+    )
+    job_revision = serializers.CharField(
+        help_text="The revision of the job before the change; `new` if there was no live job. A request whose header "
+        "`If-Match` has this value is rejected with status 412 if the job has changed since."
     )
 
 
@@ -97,4 +105,21 @@ def change_document(
         "job": JobSerializer(job, context={"extra": job.cell.extra_resources}).data if job else None,
         "guidance": [fit_document(fit, extra=extra) for fit in plan.guidance],
         "names": list(plan.names),
+        "job_revision": plan.revision,
     }
+
+
+def change_response(
+    cell: Cell, job_spec: JobSpecification, plan: JobPlan, outcome: str, rehearsed: bool, *, job: Job | None = None
+) -> Response:
+    """Return the response to a request that submits or updates a job. `plan`: the effect on the job's tasks. `outcome`:
+    submitted, updated or unchanged. `rehearsed`: whether the request was a dry run. `job`: the changed job; by default
+    the last job that had this name.
+    """
+    if rehearsed:
+        job = None
+    elif job is None or not new_with_details(job, job_spec):
+        rows = Job.objects.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name)
+        job = selectors.with_details(rows.filter(pk=job.pk) if job is not None else rows).latest("id")
+    document = change_document(plan, outcome, rehearsed=rehearsed, job=job)
+    return Response(document, status=201 if outcome == "submitted" and not rehearsed else 200)

@@ -16,7 +16,12 @@ from scheduling.models import Job, JobSpec, Update
 
 
 class UpdateSerializer(ReadSerializer):
+    """An update, or a rolling restart, of a job. `tasks_to_replace`: the number of tasks that a restart replaces; 0 for
+    an update. `paused_at`: since when the update is paused; null if it is not paused.
+    """
+
     state = UpdateStateField()
+    tasks_to_replace = serializers.IntegerField()
 
     class Meta:
         model = Update
@@ -26,6 +31,8 @@ class UpdateSerializer(ReadSerializer):
             "state",
             "detail",
             "undo",
+            "tasks_to_replace",
+            "paused_at",
             "max_down",
             "max_disruptions",
             "disruptions",
@@ -37,7 +44,9 @@ class UpdateSerializer(ReadSerializer):
 
 
 class UpdateDetailSerializer(UpdateSerializer):
-    tasks_followed = serializers.IntegerField(help_text="Number of tasks that have the new version.")
+    tasks_followed = serializers.IntegerField(
+        help_text="Number of tasks that have the new version, or that were restarted."
+    )
 
     class Meta(UpdateSerializer.Meta):
         fields = [*UpdateSerializer.Meta.fields, "tasks_followed"]

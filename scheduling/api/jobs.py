@@ -19,7 +19,13 @@ from scheduling.access import selectors
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.api.base import BodyParser, CellView, EventPaging, valid, whole
 from scheduling.api.cells import event_names, events_page
-from scheduling.api.change_serializers import BulkSerializer, ChangeSerializer, change_document, problem_document
+from scheduling.api.change_serializers import (
+    BulkSerializer,
+    ChangeSerializer,
+    change_document,
+    change_response,
+    problem_document,
+)
 from scheduling.api.explanations import WhySerializer
 from scheduling.api.job_file_schema import JobFileSerializer
 from scheduling.api.job_serializers import (
@@ -30,13 +36,13 @@ from scheduling.api.job_serializers import (
     UpdateDetailSerializer,
     VersionSerializer,
 )
+from scheduling.api.preconditions import IF_REVISION, if_revision
 from scheduling.api.task_serializers import EventSerializer
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.reading import archived_events_of_job
 from scheduling.history.archive.recall import with_archived
 from scheduling.jobs import plans, updates, why
-from scheduling.jobs.health import new_with_details
 from scheduling.jobs.submit_and_kill import job_apply, job_kill, job_submit, jobs_submit_bulk, live_job, spec_for
 from scheduling.models import ArchivedJob, Cell, Job
 from scheduling.spec import job_spec as spec
@@ -64,6 +70,12 @@ _FILTERS = [
         many=True,
         description="Return only jobs with the label key=value. You can repeat it.",
     ),
+    OpenApiParameter(
+        "selector",
+        OpenApiTypes.STR,
+        description="Return only jobs whose labels match all conditions, separated by commas: `key=value`, "
+        "`key!=value`, `key` (has the label) and `!key` (does not have it).",
+    ),
 ]
 
 
@@ -85,7 +97,8 @@ class JobsView(JobFileView):
         found = self.cell(cell)
         query = request.query_params
         tenant, state, labels = query.get("tenant", ""), query.get("state", ""), query.getlist("label")
-        rows = selectors.jobs_visible(self.principal, found, tenant=tenant, state=state, labels=labels)
+        chosen: dict[str, Any] = {"tenant": tenant, "labels": labels, "selector": query.get("selector", "")}
+        rows = selectors.jobs_visible(self.principal, found, state=state, **chosen)
         context = {"extra": found.extra_resources}
 
         def shown(page: list[Job | ArchivedJob]) -> Iterable[Any]:
@@ -93,12 +106,12 @@ class JobsView(JobFileView):
 
         if state != JobState.DEAD:
             return paged(self, rows, shown)
-        archived = selectors.archived_jobs_visible(self.principal, found, tenant=tenant, labels=labels)
+        archived = selectors.archived_jobs_visible(self.principal, found, **chosen)
         return paged(self, MergedRows(rows, archived), shown)
 
     @extend_schema(
         operation_id="jobs_submit",
-        parameters=[DRY_RUN, KEY],
+        parameters=[DRY_RUN, KEY, IF_REVISION],
         request=JobFileSerializer,
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
@@ -108,9 +121,16 @@ class JobsView(JobFileView):
         """
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
-        done = job_submit(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
+        done = job_submit(
+            principal=self.principal,
+            cell=found,
+            job_spec=job_spec,
+            key=key,
+            dry_run=rehearsed,
+            if_revision=if_revision(request),
+        )
         plan = plans.plan_between(done.job if done.outcome == "unchanged" else None, job_spec)
-        return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
+        return change_response(found, job_spec, plan, done.outcome, rehearsed, job=done.job)
 
 
 class BulkView(JobFileView):
@@ -157,7 +177,7 @@ class JobView(JobFileView):
 
     @extend_schema(
         operation_id="jobs_apply",
-        parameters=[DRY_RUN, KEY],
+        parameters=[DRY_RUN, KEY, IF_REVISION],
         request=JobFileSerializer,
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
@@ -169,10 +189,17 @@ class JobView(JobFileView):
         job_spec = _spec_of(self, found, tenant, job)
         live = live_job(found, job_spec)
         plan = plans.plan_between(live, job_spec)
-        done = job_apply(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
+        done = job_apply(
+            principal=self.principal,
+            cell=found,
+            job_spec=job_spec,
+            key=key,
+            dry_run=rehearsed,
+            if_revision=if_revision(request),
+        )
         if done.outcome == "submitted" and live is not None:  # an earlier request with this key submitted it
             plan = plans.plan_between(None, job_spec)
-        return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
+        return change_response(found, job_spec, plan, done.outcome, rehearsed, job=done.job)
 
     @extend_schema(operation_id="jobs_delete", parameters=[DRY_RUN, CONFIRM], responses=KilledSerializer)
     def delete(self, request: Request, cell: str, tenant: str, job: str) -> Response:
@@ -204,15 +231,20 @@ class UpdateView(JobFileView):
         return Response(UpdateDetailSerializer(update).data)
 
     @extend_schema(
-        operation_id="jobs_update", parameters=[DRY_RUN], request=JobFileSerializer, responses=ChangeSerializer
+        operation_id="jobs_update",
+        parameters=[DRY_RUN, IF_REVISION],
+        request=JobFileSerializer,
+        responses=ChangeSerializer,
     )
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Update a live job to another spec. The tasks change to the new spec a few at a time."""
         found = self.job(cell, tenant, job)
         job_spec, rehearsed = _spec_of(self, found.cell, tenant, job), dry_run(request)
         plan = plans.plan_between(found, job_spec)
-        done = updates.job_update(principal=self.principal, job=found, job_spec=job_spec, dry_run=rehearsed)
-        return _changed(self, found.cell, job_spec, plan, done.outcome, rehearsed)
+        done = updates.job_update(
+            principal=self.principal, job=found, job_spec=job_spec, dry_run=rehearsed, if_revision=if_revision(request)
+        )
+        return change_response(found.cell, job_spec, plan, done.outcome, rehearsed)
 
 
 class UndoView(CellView):
@@ -226,7 +258,7 @@ class UndoView(CellView):
         before = updates.spec_before(found)
         plan = plans.plan_between(found, before)
         done = updates.job_undo(principal=self.principal, job=found, dry_run=rehearsed)
-        return _changed(self, found.cell, before, plan, done.outcome, rehearsed)
+        return change_response(found.cell, before, plan, done.outcome, rehearsed)
 
 
 class KillView(CellView):
@@ -307,26 +339,3 @@ def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str, *, c
         principal=view.principal, job=job, indexes=indexes, reason=reason, dry_run=rehearsed, confirm=confirm
     )
     return Response({"killed": killed, "dry_run": rehearsed})
-
-
-def _changed(
-    view: CellView,
-    cell: Cell,
-    job_spec: spec.JobSpecification,
-    plan: plans.JobPlan,
-    outcome: str,
-    rehearsed: bool,
-    *,
-    job: Job | None = None,
-) -> Response:
-    """Return the response to a request that submits or updates a job. `plan`: the effect on the job's tasks. `outcome`:
-    submitted, updated or unchanged. `rehearsed`: whether the request was a dry run. `job`: the changed job; by default
-    the last job that had this name.
-    """
-    if rehearsed:
-        job = None
-    elif job is None or not new_with_details(job, job_spec):
-        rows = Job.objects.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name)
-        job = selectors.with_details(rows.filter(pk=job.pk) if job is not None else rows).latest("id")
-    document = change_document(plan, outcome, rehearsed=rehearsed, job=job)
-    return Response(document, status=201 if outcome == "submitted" and not rehearsed else 200)

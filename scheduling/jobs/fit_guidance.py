@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from quota.admission import admission
+from quota.vocabulary.bands import Band
 from quota.vocabulary.resources import as_mapping
 from scheduling.core.cell.attributes import Attributes
 from scheduling.core.explaining.suggested_limits import conforming, platforms_of
@@ -40,9 +41,9 @@ class Guidance:
     shapes: Conforming
 
 
-def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
+def guidance(cell: Cell, job_spec: JobSpecification, bands: Sequence[Band] | None = None) -> list[Guidance]:
     """Return how many tasks of the spec fit in the cell now, with one result per kind of equal tasks, for the first
-    few kinds. Makes no query.
+    few kinds. Makes one query, or none if the caller gives the priority bands.
 
     The numbers come from the summary that the cell's master publishes. They do not assume any preemption. The list is
     empty for tasks inside allocs, for a cell without machines, and if no summary is available.
@@ -51,7 +52,7 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
     if view is None or not len(view.up):
         return []
     left = view.capacity - view.reserved
-    if policy_of(cell).by_limit(job_spec.priority, job_spec.latency_sensitive):
+    if policy_of(cell, bands).by_limit(job_spec.priority, job_spec.latency_sensitive):
         left = np.minimum(left, view.capacity - view.prod_limit)
     kinds = platforms_of(view.capacity)
     found = []
@@ -67,12 +68,13 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
     return found
 
 
-def policy_of(cell: Cell) -> Policy:
+def policy_of(cell: Cell, bands: Sequence[Band] | None = None) -> Policy:
     """Return a scheduling policy that has only the settings of the cell that decide whether a task is placed by its
-    limit or by its reservation.
+    limit or by its reservation. `bands`: the priority bands, if the caller has read them.
     """
     settings = cell_settings.load(cell.settings)
-    return Policy(bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation)
+    bands = admission.bands() if bands is None else bands
+    return Policy(bands=tuple(bands), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation)
 
 
 def shapes_document(shapes: Conforming, *, extra: Sequence[str] = ()) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from django.conf import settings
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
-from scheduling.jobs import submit_and_kill, updates
+from scheduling.jobs import revisions, submit_and_kill, updates
 from scheduling.jobs.fit_guidance import Guidance, guidance
 from scheduling.models import Cell, Job
 from scheduling.spec import job_spec as spec
@@ -45,6 +45,7 @@ class JobPlan:
     problem: Rejected | None = None
     guidance: tuple[Guidance, ...] = ()
     names: tuple[str, ...] = ()
+    revision: str = revisions.NEW
 
     def sentence(self) -> str:
         """Return the plan as text."""
@@ -86,8 +87,9 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
         added = Share(job_spec.tasks, ((0, job_spec.tasks - 1),))
         return JobPlan("submit", job_spec.name, 1, {"added": added}, names=_published_changes(None, job_spec))
     current = updates.spec_of(job)
+    revision = revisions.revision_of(job)
     if current.digest() == job_spec.digest():
-        return JobPlan("none", job.name, job.spec_version, _tasks(current, job_spec))
+        return JobPlan("none", job.name, job.spec_version, _tasks(current, job_spec), revision=revision)
     return JobPlan(
         "update",
         job.name,
@@ -95,6 +97,7 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
         _tasks(current, job_spec),
         job_spec.max_down(),
         names=_published_changes(current, job_spec),
+        revision=revision,
     )
 
 

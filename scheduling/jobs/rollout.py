@@ -8,6 +8,7 @@ from typing import Any
 from django.db.models import Max, Q, QuerySet
 
 from quota.vocabulary.permissions import Principal
+from scheduling.access.restarting_tasks import tasks_to_restart
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Requirement
 from scheduling.core.vocabulary.states import EvictionCause, TaskState
@@ -75,10 +76,14 @@ class _Step:
         """Record that the task changes to the new spec and keeps its state."""
         self.follow.append((row["id"], self.update.to_version, self.target.requirement(row["index"])))
 
+    def add_restart(self, row: dict[str, Any], detail: str) -> None:
+        """Record that the task is evicted and keeps its spec. It is then placed again."""
+        cause = EvictionCause.UPDATE.value
+        self.evict.append(Eviction(row["id"], row["incarnation"], cause, detail=detail, caused_by=self.cause))
+
     def add_evict(self, row: dict[str, Any]) -> None:
         """Record that the task is evicted and changes to the new spec. It is then placed again."""
-        cause, detail = EvictionCause.UPDATE.value, f"update to version {self.update.to_version}"
-        self.evict.append(Eviction(row["id"], row["incarnation"], cause, detail=detail, caused_by=self.cause))
+        self.add_restart(row, f"update to version {self.update.to_version}")
         self.add_follow(row)
 
     def add_idle(self, row: dict[str, Any], capacity: InPlaceCapacity) -> None:
@@ -99,12 +104,12 @@ def _advance_once(entry: JournalEntry, job_id: int, most: int) -> bool:
     caller should call this function again now.
     """
     update = Update.objects.select_related("job__cell").filter(job_id=job_id, state=Update.OPEN).first()
-    if update is None:
+    if update is None or update.paused_at is not None:
         return False
     target = _load(update, [update.to_version])[update.to_version]
     if _add_missing(entry, update, target, most) or _end_surplus(entry, update, target):
         return True
-    step = _choose(update, target)
+    step = _choose_restarts(update, target) if update.restarts else _choose(update, target)
     if not step:
         _end_if_over(entry, update, target, step.left)
         return False
@@ -112,7 +117,8 @@ def _advance_once(entry: JournalEntry, job_id: int, most: int) -> bool:
         transitions.tasks_revive(entry, step.revive, spec_version=update.to_version)
     if step.evict:
         transitions.tasks_evict(entry, step.evict)
-    transitions.tasks_follow(entry, step.follow)
+    if step.follow:
+        transitions.tasks_follow(entry, step.follow)
     if step.disruptions:
         update.disruptions += step.disruptions
         update.save(update_fields=["disruptions"])
@@ -178,9 +184,7 @@ def _choose(update: Update, target: job_spec.JobSpecification) -> _Step:
     capacity = InPlaceCapacity(update, target, specs, [*idle, *serving])
     for row in idle:
         step.add_idle(row, capacity)
-    budget = max(0, update.max_down - _down(update, target) - len(step.revive))
-    if update.max_disruptions:
-        budget = min(budget, max(0, update.max_disruptions - update.disruptions))
+    budget = _budget(update, target, reviving=len(step.revive))
     for row in serving:
         if len(step.follow) >= journal.CHUNK:
             break
@@ -192,6 +196,30 @@ def _choose(update: Update, target: job_spec.JobSpecification) -> _Step:
         else:
             step.left += 1
     return step
+
+
+def _choose_restarts(update: Update, target: job_spec.JobSpecification) -> _Step:
+    """Return the next step of a rolling restart. The step restarts all of its tasks that are not up. Of the other
+    tasks, it restarts only as many as may be down at the same time.
+    """
+    left = tasks_to_restart(update)
+    idle = _rows(left.filter(up=False))
+    serving = _rows(left.filter(up=True)) if len(idle) < journal.CHUNK else []
+    step = _Step(update, target, cause=_cause(update))
+    budget = _budget(update, target)
+    step.disruptions = min(budget, len(serving))
+    step.left = len(serving) - step.disruptions
+    for row in (*idle, *serving[:budget]):
+        step.add_restart(row, f"restart by {update.actor}")
+    return step
+
+
+def _budget(update: Update, target: job_spec.JobSpecification, *, reviving: int = 0) -> int:
+    """Return how many tasks that are up may restart now. `reviving`: how many dead tasks this step makes pending."""
+    budget = max(0, update.max_down - _down(update, target) - reviving)
+    if update.max_disruptions:
+        budget = min(budget, max(0, update.max_disruptions - update.disruptions))
+    return budget
 
 
 def _rows(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
@@ -209,9 +237,11 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
         return
     hopeless = _hopeless(update) if update.disruptions else 0
     if hopeless and (hopeless >= update.max_down or (left == 0 and hopeless >= down)):
-        detail = (
-            f"{hopeless} tasks of version {update.to_version} crash again and again; undo the update, or update again"
-        )
+        if update.restarts:
+            detail = f"{hopeless} tasks crash again and again; look at their logs, then update or restart the job"
+        else:
+            detail = f"{hopeless} tasks of version {update.to_version} crash again and again"
+            detail += "; undo the update, or update again"
         _end(entry, update, Update.STOPPED, detail)
     elif left and update.max_disruptions and update.disruptions >= update.max_disruptions and down == 0:
         detail = (
@@ -222,8 +252,10 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
 
 
 def _hopeless(update: Update) -> int:
-    """Return the number of tasks of the new version that crash repeatedly."""
-    new = Task.objects.filter(job_id=update.job_id, spec_version=update.to_version, up=False)
+    """Return the number of tasks of the new version that crash repeatedly; for a restart, of all tasks."""
+    new = Task.objects.filter(job_id=update.job_id, up=False)
+    if not update.restarts:
+        new = new.filter(spec_version=update.to_version)
     crashed = CrashedPair.objects.filter(task__in=new, at__gte=update.created_at).values("task_id")
     return new.filter(
         Q(state=RUNNING, restarts__gte=HOPELESS_RESTARTS)

@@ -17,6 +17,7 @@ from django.db import connection
 from quota.admission import admission
 from quota.model_rows import read_models
 from quota.models import Tenant
+from quota.vocabulary.bands import Band
 from quota.vocabulary.errors import NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import own_tenant, require_tenant
@@ -29,6 +30,7 @@ from scheduling.jobs import job_name_rules, quota_rejections, updates
 from scheduling.jobs.submission.checks import check_alloc_sets, check_names, check_numbers, check_times, pin_packages
 from scheduling.jobs.submission.idempotency_keys import check_keys
 from scheduling.jobs.submission.outcomes import Item, Submission
+from scheduling.jobs.submission.revisions import check_revision
 from scheduling.jobs.submission.rows import jobs_create, rejection_append
 from scheduling.journal import group_commit, journal
 from scheduling.models import Cell, Job, Task
@@ -42,11 +44,11 @@ from scheduling.tasks import counters, transitions
 JOBS_AT_ONCE = 1_000
 
 
-def spec_limits(cell: Cell) -> parser.CellLimits:
-    """Return the limits for job files in this cell."""
+def spec_limits(cell: Cell, bands: Sequence[Band] | None = None) -> parser.CellLimits:
+    """Return the limits for job files in this cell. `bands`: the priority bands, if the caller has read them."""
     return parser.CellLimits(
         max_tasks=min(settings.BORG_MAX_TASKS_PER_JOB, 1 << INDEX_BITS),
-        bands=admission.bands(),
+        bands=admission.bands() if bands is None else bands,
         extra=tuple(cell.extra_resources),
     )
 
@@ -89,15 +91,27 @@ def _read(
 
 
 def job_submit(
-    *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
+    *,
+    principal: Principal,
+    cell: Cell,
+    job_spec: spec.JobSpecification,
+    key: str = "",
+    dry_run: bool = False,
+    if_revision: str = "",
 ) -> Submission:
     """Submit a new job. Its tasks are pending. If an equal job is already live, nothing changes.
 
     `key`: idempotency key. If an earlier submission had the same key, its job is returned, even if that job is dead.
-    Raises `Rejected` if the job exceeds the quota or a limit, `Conflict` if a different live job has the name or the
-    key was used for a different job, and `NotFound` if the caller may not see the tenant. Locks: the cell's row, then
-    the tenant's use of quota.
+    `if_revision`: the revision that the live job of this name must have (`scheduling.jobs.submission.revisions`). Raises
+    `Rejected` if the job exceeds the quota or a limit or the revision is different, `Conflict` if a different live job
+    has the name or the key was used for a different job, and `NotFound` if the caller may not see the tenant. Locks:
+    the cell's row, then the tenant's use of quota.
     """
+    if if_revision:
+        require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
+        job = live_job(cell, job_spec)
+        if not _is_of_key(job, key):
+            check_revision(job, if_revision, job_spec.name)
     (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run)
     if verdict.problem is not None:
         raise verdict.problem
@@ -105,20 +119,35 @@ def job_submit(
 
 
 def job_apply(
-    *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
+    *,
+    principal: Principal,
+    cell: Cell,
+    job_spec: spec.JobSpecification,
+    key: str = "",
+    dry_run: bool = False,
+    if_revision: str = "",
 ) -> Submission:
     """Submit the job if no live job of the tenant has its name. Otherwise update the live job to the spec.
     Idempotent.
 
-    `key`: the idempotency key of the submission; an update ignores it. Raises the same errors and takes the same locks
-    as `job_submit` and `updates.job_update`.
+    `key`: the idempotency key of the submission; an update ignores it. `if_revision`: as in `job_submit`. Raises the
+    same errors and takes the same locks as `job_submit` and `updates.job_update`.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     job = live_job(cell, job_spec)
-    if job is None or (key and job.key == key and job.spec_version == 1):
-        return job_submit(principal=principal, cell=cell, job_spec=job_spec, key=key, dry_run=dry_run)
-    done = updates.job_update(principal=principal, job=job, job_spec=job_spec, dry_run=dry_run)
+    if job is None or (_is_of_key(job, key) and job.spec_version == 1):
+        return job_submit(
+            principal=principal, cell=cell, job_spec=job_spec, key=key, dry_run=dry_run, if_revision=if_revision
+        )
+    done = updates.job_update(principal=principal, job=job, job_spec=job_spec, dry_run=dry_run, if_revision=if_revision)
     return Submission(job_spec.name, job_spec.tenant, done.outcome, job=done.job)
+
+
+def _is_of_key(job: Job | None, key: str) -> bool:
+    """Return whether an earlier request with this idempotency key submitted `job`. Then this request is a repetition,
+    and the job was new for the first request.
+    """
+    return bool(key) and job is not None and job.key == key
 
 
 def live_job(cell: Cell, job_spec: spec.JobSpecification) -> Job | None:

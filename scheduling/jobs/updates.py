@@ -26,11 +26,13 @@ from quota.vocabulary.resources import Vector
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import quota_rejections
 from scheduling.jobs.job_times import deadline_of, times_refusal
 from scheduling.jobs.rollout import advance
 from scheduling.jobs.submission.outcomes import rejected_event
+from scheduling.jobs.submission.revisions import check_revision
 from scheduling.journal import journal
 from scheduling.journal.row_events import seconds, update_started_event
 from scheduling.models import Job, JobSpec, Update
@@ -65,19 +67,30 @@ def job_update(
     reason: str = "",
     later: bool = False,
     quiet: bool = False,
+    if_revision: str = "",
 ) -> JobChange:
     """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
-    `reason`: text for the journal. `undo`: record the update as an undo. `later`: do not change tasks in this call.
-    The master or a call of `update_advance_job` changes them later. `quiet`: a rejection is neither explained nor
-    recorded in the journal.
+    `if_revision`: the revision that the job must have (`scheduling.jobs.submission.revisions`). `reason`: text for the journal.
+    `undo`: record the update as an undo. `later`: do not change tasks in this call. The master or a call of
+    `update_advance_job` changes them later. `quiet`: a rejection is neither explained nor recorded in the journal.
 
-    Raises `Rejected` if the quota is too small or a field cannot change, and `Conflict` if the job has ended. Locks:
-    the cell's row, then the tenant's use of quota. Each step of the update then locks the cell's row and the tasks.
+    Raises `Rejected` if the quota is too small, a field cannot change or the revision is different, and `Conflict` if
+    the job has ended. Locks: the cell's row, then the tenant's use of quota. Each step of the update then locks the
+    cell's row and the tasks.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     try:
-        done = _change(principal, job, job_spec, dry_run=dry_run, undo=undo, reason=reason, earlier=undo or quiet)
+        done = _change(
+            principal,
+            job,
+            job_spec,
+            dry_run=dry_run,
+            undo=undo,
+            reason=reason,
+            earlier=undo or quiet,
+            if_revision=if_revision,
+        )
     except _Rehearsal as rehearsal:
         return rehearsal.change
     except Rejected as problem:
@@ -150,22 +163,29 @@ def update_open(
     to_spec: spec.JobSpecification,
     actor: str,
     undo: bool = False,
+    restarts: Sequence[Sequence[int]] = (),
 ) -> Update:
-    """Start an update of the tasks of `job` to its current version. If another update of the job is still open, it
-    ends as superseded.
+    """Start an update of the tasks of `job` to its current version, or a restart of the incarnations `restarts` (as in
+    `Update`). If another update of the job is still open, it ends as superseded.
     """
     updates_close(entry, [job.id], "a newer update")
     update = Update.objects.create(
         job=job,
         from_version=from_version,
         to_version=job.spec_version,
-        max_down=to_spec.max_down(),
+        max_down=restart_max_down(to_spec) if restarts else to_spec.max_down(),
         max_disruptions=to_spec.update.max_disruptions,
         undo=undo,
+        restarts=[list(one) for one in restarts],
         actor=actor,
     )
     entry.append(update_started_event(update))
     return update
+
+
+def restart_max_down(job_spec: spec.JobSpecification) -> int:
+    """Return how many tasks a restart may have down: as many as an update, but at most the disruption budget."""
+    return min(job_spec.max_down(), job_spec.disruption_budget or MAX_TASKS)
 
 
 def update_advance_job(job: Job) -> bool:
@@ -175,7 +195,7 @@ def update_advance_job(job: Job) -> bool:
 
 def updates_advance(cell_id: int, *, most: int = journal.CHUNK) -> bool:
     """Continue all open updates of a cell. Create at most `most` tasks per job. Return whether anything changed."""
-    jobs = Update.objects.filter(job__cell_id=cell_id, state=Update.OPEN).order_by("job_id")
+    jobs = Update.objects.filter(job__cell_id=cell_id, state=Update.OPEN, paused_at=None).order_by("job_id")
     changed = False
     for job_id in jobs.values_list("job_id", flat=True):
         changed |= advance(cell_id, job_id, principal=system("updates"), most=most)
@@ -199,6 +219,7 @@ def _change(
     undo: bool,
     reason: str,
     earlier: bool,
+    if_revision: str,
 ) -> JobChange:
     """Store a new version of the spec, and open an update. `earlier`: the job had this spec before, so the time of its
     start may have passed.
@@ -210,6 +231,7 @@ def _change(
         job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=job.pk)
         if job.state == JobState.DEAD:
             raise Conflict("job-ended", f"job {job.name} has ended and cannot be updated; submit it again")
+        check_revision(job, if_revision, job.name)
         current = JobSpec.objects.get(job=job, version=job.spec_version)
         if current.digest == digest:
             return JobChange(job, "unchanged", job.spec_version)

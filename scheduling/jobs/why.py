@@ -25,7 +25,7 @@ from scheduling.core.vocabulary.reasons import Why
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
 from scheduling.jobs.fit_guidance import shapes_document
 from scheduling.jobs.health import crashing_tasks, health_of
-from scheduling.models import Event, Job, Task
+from scheduling.models import Event, Job, Task, Update
 from scheduling.tasks import pending_verdicts, placement_records
 from scheduling.tasks.placement_records import PlacementReceipt, Preempted
 
@@ -104,10 +104,7 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
     detail.append(f"{job.tasks_up} of {living} tasks are up.")
     if job.open_updates:  # type: ignore[attr-defined]
         update = job.open_updates[0]  # type: ignore[attr-defined]
-        detail.append(
-            f"An update from version {update.from_version} to {update.to_version} is in progress, "
-            f"with at most {update.max_down} tasks down."
-        )
+        detail.append(_update_sentence(update))
     detail += pending
     if starting := job.tasks_running - job.tasks_up:
         detail.append(f"{starting} tasks have a machine and are not up yet.")
@@ -123,6 +120,16 @@ def waiting_sentence(job: Job, words: Words = ENGLISH) -> str:
     """Return the sentence about a job that has a time for its start. `words`: translates the text."""
     text = words.gettext("The tasks wait until %(time)s, because the job has this time as its start_after.")
     return text % {"time": f"{timezone.localtime(job.start_after):%Y-%m-%d %H:%M:%S %Z}"}
+
+
+def _update_sentence(update: Update) -> str:
+    what = f"An update from version {update.from_version} to {update.to_version}"
+    if update.restarts:
+        what = f"A restart of {update.tasks_to_replace} tasks"
+    if update.paused_at is not None:
+        undo = "" if update.restarts else ", and `borgctl undo` returns to the version before"
+        return f"{what} is paused; `borgctl resume` continues it{undo}."
+    return f"{what} is in progress, with at most {update.max_down} tasks down."
 
 
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:

@@ -69,4 +69,5 @@ def update_started_event(update: Update) -> events.UpdateStarted:
         to_version=update.to_version,
         max_down=update.max_down,
         undo=update.undo,
+        restarted=update.tasks_to_replace,
     )

@@ -142,7 +142,9 @@ class Update(models.Model):
     """A change of a job's tasks from one version of the spec to another, task after task. It can be undone (§2.3).
 
     `max_down`: how many tasks of the job may be down at the same time. `max_disruptions`: how many restarts and moves
-    the update may cause; 0: no limit. The update skips tasks that would exceed this limit.
+    the update may cause; 0: no limit. The update skips tasks that would exceed this limit. `restarts`: for a rolling
+    restart, `[first, last, incarnation]` for ranges of task indexes: the incarnations that it replaces. A restart
+    changes no spec. `paused_at`: while it is set, the update does not change further tasks.
     """
 
     OPEN, DONE, SUPERSEDED, STOPPED = "open", "done", "superseded", "stopped"
@@ -154,6 +156,8 @@ class Update(models.Model):
     max_disruptions = models.PositiveIntegerField(_("limit on disruptions"), default=0)
     disruptions = models.PositiveIntegerField(_("disruptions so far"), default=0)
     undo = models.BooleanField(default=False)
+    restarts = models.JSONField(default=list, db_default=[], blank=True)
+    paused_at = models.DateTimeField(_("paused"), null=True, blank=True)
     state = models.CharField(
         _("state"), max_length=16, default=OPEN, choices=[(s, s) for s in (OPEN, DONE, SUPERSEDED, STOPPED)]
     )
@@ -172,6 +176,11 @@ class Update(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job} v{self.from_version} to v{self.to_version}"
+
+    @property
+    def tasks_to_replace(self) -> int:
+        """Return the number of tasks that a rolling restart replaces; 0 for an update to another spec."""
+        return sum(last - first + 1 for first, last, _ in self.restarts)
 
 
 class PendingVerdict(models.Model):

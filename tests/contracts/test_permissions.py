@@ -289,6 +289,7 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:grow", ("sre",), body={"capacity": {"cpu": 64}}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:rotate", ("sre",), body={}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:revoke", ("sre",), body={"reason": "x"}),
+    Door("post", "api/v1/cells:fit", ALL, body={"name": "fresh", **FILE}),
     Door("post", "api/v1/cells:record", ("sre",), 202, body={"name": "recorded"}),
     # checkpoints: none is stored
     Door("get", "api/v1/cells/{cell}/checkpoints/", ("sre",)),
@@ -328,6 +329,11 @@ DOORS = (
     Door("get", JOB + "update/", (*MEMBERS, "sre"), **SEES),
     Door("post", JOB + "update/", (*WRITERS, "sre"), body=FILE, **SEES),
     Door("post", JOB + "undo/", (*WRITERS, "sre"), body={}, **SEES),
+    Door("post", JOB + "scale/", (*WRITERS, "sre"), body={"tasks": 5}, **SEES),
+    Door("post", JOB + "restart/", (*WRITERS, "sre"), body={}, **SEES),
+    Door("post", JOB + "retry/", (*WRITERS, "sre"), 409, body={}, **SEES),  # no task has failed
+    Door("post", JOB + "pause/", (*WRITERS, "sre"), 409, body={}, **SEES),  # no update is open
+    Door("post", JOB + "resume/", (*WRITERS, "sre"), 409, body={}, **SEES),
     Door("post", JOB + "kill/", (*WRITERS, "sre"), body={}, **SEES),
     Door("get", JOB + "versions/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "events/", (*MEMBERS, "sre"), **SEES),

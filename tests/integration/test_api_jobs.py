@@ -306,6 +306,23 @@ def test_lists_page_by_cursor_and_filter(ann, cell, tenant) -> None:
     assert [row["name"] for row in ann.get(f"{JOBS}?state=dead").json()["results"]] == ["j0"]
 
 
+def test_lists_are_filtered_by_a_label_selector(ann, cell, tenant) -> None:
+    shops = {"prod": {"app": "shop"}, "canary": {"app": "shop", "track": "canary"}, "other": {"app": "mail"}}
+    post(ann, "/api/v1/cells/cc/jobs:bulk", [world.a_file(n, priority=0, labels=labels) for n, labels in shops.items()])
+
+    def found(selector: str, state: str = "live") -> list[str]:
+        answer = ann.get(JOBS, {"selector": selector, "state": state})
+        return [row["name"] for row in answer.json()["results"]]
+
+    assert found("app=shop,track!=canary") == ["prod"]
+    assert found("track") == found("track=canary") == ["canary"]
+    assert found("!track") == ["prod", "other"]
+    assert found("app=shop,app=mail") == []
+    ann.delete(f"{JOBS}ubar/canary/")
+    assert found("app=shop", state="dead") == ["canary"]
+    problem(ann.get(JOBS, {"selector": "app>shop"}), 422, "invalid")
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -76,8 +76,10 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     assert ann.out("plan", file).splitlines() == [
         "Dry run: Job web, version 1: changes of its tasks: 3 start.",
         "  start           3 tasks: 0-2",
+        "  Revision for --if-revision: new",
     ]
-    assert ann.out("submit", file, "--dry-run") == "cc/ubar/web would be admitted: 3 tasks.\n"
+    assert ann.failing("submit", file, "--if-revision", "0123-1")[1]["code"] == "revision-changed"
+    assert ann.out("submit", file, "--if-revision", "new", "--dry-run") == "cc/ubar/web would be admitted: 3 tasks.\n"
     assert not Job.objects.exists()
     assert ann.out("submit", file) == "cc/ubar/web is admitted: 3 tasks.\n"
     assert ann.out("submit", file) == "cc/ubar/web already has this spec; nothing changes.\n"
@@ -122,6 +124,32 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     assert ann.out("kill", "web") == "cc/ubar/web: 0 tasks killed.\n"
     assert ann.out("wait", "web", "--for", "done") == "cc/ubar/web: the job has ended (killed).\n"
     assert "ended " in ann.out("status", "web")
+
+
+def test_actions_that_need_no_job_file(ann, cell) -> None:
+    ann.out("submit", ann.file(world.a_file()))
+    job = Job.objects.get()
+    world.bring_up(job, rows.a_machine(cell))
+    assert ann.out("scale", "web", "2", "--dry-run").startswith("Dry run: Job web, version 2")
+    assert "stop            1 task: 2" in ann.out("scale", "web", "2")
+    assert ann.failing("scale", "web", "3", "--if-revision", "0-1")[1]["code"] == "revision-changed"
+    assert ann.out("restart", "web", "--tasks", "0-1") == (
+        "cc/ubar/web: 2 tasks will be restarted, at most 1 down at once.\n"
+    )
+    assert ann.out("pause", "web") == "cc/ubar/web: the restart is paused.\n"
+    assert "update    restart of 2 tasks, paused" in ann.out("status", "web")
+    assert ann.out("resume", "web") == "cc/ubar/web: the restart is resumed.\n"
+    assert ann.failing("retry", "web")[1]["code"] == "nothing-to-retry"
+    assert ann.failing("restart", "web")[1]["code"] == "update-open"
+    assert "tasks" in ann.failing("restart", "web", "--tasks", "")[1]["fields"]
+    ann.out("kill", "web", "-t", "1")
+    assert ann.out("retry", "web/1", "--dry-run") == "cc/ubar/web: 1 task would run again.\n"
+    assert ann.out("retry", "web", "--tasks", "1") == "cc/ubar/web: 1 task will run again.\n"
+    head, row = ann.out("fit", ann.file(world.a_file())).splitlines()
+    assert (head.split(), row.split()[:4]) == (
+        ["CELL", "FIT", "NOW", "WANTED", "MACHINES", "DETAIL"],
+        ["cc", "–", "3", "–"],
+    )
 
 
 def test_why_shows_the_score_and_what_else_was_considered(ann, cell) -> None:

@@ -12,6 +12,7 @@ from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary import events
 from scheduling.jobs import fit_guidance as _guidance
 from scheduling.jobs import submit_and_kill
+from scheduling.jobs.cell_fits import cell_fits
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Machine
 from scheduling.spec.job_spec import JobSpecification
@@ -103,6 +104,22 @@ def test_plans_tell_it_at_every_door(cell) -> None:
     boss = portal_world.signed_in("boss")
     page = boss.post("/submit/", {"cell": "cc", "tenant": "ubar", "do": "plan", "text": json.dumps(file)})
     assert "with a limit of 4 cores of cpu, it could hold 2" in page.text
+
+
+def test_cells_are_compared_for_a_job_file(cell, django_assert_num_queries) -> None:
+    small, empty = rows.a_cell("small"), rows.a_cell("empty")
+    rows.a_machine(small, "s1", capacity=(8000, 32 * GIB, 2**40, 0, 0, 10))
+    for one in (cell, small):
+        publish(one)
+    Cell.objects.filter(pk=empty.pk).update(extra_resources=["tpu"])
+    limit = {"cpu": 3, "ram": "1Gi", "disk": "1Gi"}
+    file = world.with_task("new", limit=limit) | {"cell": "elsewhere"}
+    with django_assert_num_queries(2):
+        found = cell_fits(system("test"), file)
+    assert [(fit.cell.name, fit.tasks, fit.room) for fit in found] == [("cc", 3, 6), ("small", 3, 2), ("empty", 3, 0)]
+    assert "its master does not run" in found[2].problem
+    rejected = cell_fits(system("test"), world.with_task("new", limit={**limit, "tpu": 1}))
+    assert {fit.cell.name: "tpu" in fit.problem for fit in rejected} == {"cc": True, "small": True, "empty": False}
 
 
 def test_an_old_view_is_used_for_a_bounded_time(cell, monkeypatch: pytest.MonkeyPatch) -> None:

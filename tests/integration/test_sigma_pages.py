@@ -18,6 +18,7 @@ from borglet.messages import TaskKey
 from quota.models import Token
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.states import Observation
+from scheduling.jobs.submission.revisions import revision_of
 from scheduling.journal import journal, wakeups
 from scheduling.models import Event, Job, JobSpec, Machine, Package, Task
 from scheduling.tasks import reported_states
@@ -132,6 +133,37 @@ def test_actions_need_a_post_and_the_job_they_were_meant_for(world) -> None:
     wrong = client.post(JOB + "kill/", {"uid": "00000000-0000-0000-0000-000000000000"})
     assert (wrong.status_code, Task.objects.exclude(state="dead").count()) == (404, 3)
     assert client.post(JOB + "kill/", {"uid": world.job.uid, "index": "x"}).status_code == 422
+
+
+def test_forms_of_a_job_that_need_no_job_file(world) -> None:
+    client, told = signed_in("operator"), {"uid": world.job.uid}
+    page = client.get(JOB).text
+    assert "Change the number of tasks" in page
+    answer = client.post(JOB + "scale/", {**told, "tasks": "2", "revision": revision_of(world.job)}, follow=True)
+    assert "The job is being changed to 2 tasks." in answer.text
+    answer = client.post(JOB + "scale/", {**told, "tasks": "3", "revision": revision_of(world.job)})
+    assert (answer.status_code, "look at the plan again" in answer.text) == (412, True)
+    assert client.post(JOB + "scale/", {**told, "tasks": "many"}).status_code == 422
+    answer = client.post(JOB + "restart/", {**told, "tasks": "0"}, follow=True)
+    assert "1 task is being restarted." in answer.text
+    answer = client.post(JOB + "kill/", {**told, "index": "0"}, follow=True)
+    assert "Run the task again" in client.get(JOB + "0/").text
+    assert "1 task runs again." in client.post(JOB + "retry/", {**told, "tasks": "0"}, follow=True).text
+    assert client.post(JOB + "retry/", told).status_code == 409
+
+
+def test_an_update_is_paused_and_resumed_on_the_page_of_its_job(world) -> None:
+    client, told = signed_in("operator"), {"uid": world.job.uid}
+    for index in (1, 2):
+        portal_world.place(world.job, index, world.machine)
+    for index in range(3):
+        portal_world.report(world.job, index)
+    client.post(JOB + "restart/", told)
+    assert "Pause the restart" in client.get(JOB).text
+    answer = client.post(JOB + "pause/", told, follow=True)
+    assert "Resume the restart" in answer.text
+    assert "no further task changes until the update is resumed" in answer.text
+    assert "Pause the restart" in client.post(JOB + "resume/", told, follow=True).text
 
 
 def test_undo_without_an_earlier_version_says_so(world) -> None:
@@ -292,6 +324,9 @@ def test_pages_are_filtered_and_paged(world) -> None:
     assert "No machine matches" in client.get("/cells/cc/?state=down").text
     assert "m1" in client.get("/cells/cc/?state=up&rack=r1&q=m1").text
     assert "No job matches" in client.get("/jobs/?state=dead").text
+    assert "jfoo" in client.get("/jobs/?labels=!track").text
+    assert "No job matches" in client.get("/jobs/?labels=track").text
+    assert "write key=value" in client.get("/jobs/?labels=a b").text
     assert client.get("/jobs/?page=999&state=nonsense").status_code == 200
     assert client.get(JOB + "?state=dead").context["page_obj"].paginator.count == 0
 

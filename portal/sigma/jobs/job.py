@@ -27,6 +27,7 @@ from scheduling.core.explaining.health_wording import format_troubles
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
+from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
 from scheduling.jobs.why import crash_sentences, waiting_sentence, waits_until
@@ -65,6 +66,7 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
         "namesakes": reads.namesakes(row),
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
         "living": row.tasks_total - row.tasks_dead,
+        "job_revision": revision_of(row),
     }
     return render(request, "sigma/job.html", context)
 
@@ -133,7 +135,7 @@ def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         messages.success(request, text)
     else:
         messages.info(request, _("No task was killed, because every task has already ended."))
-    return _back(row)
+    return back_to(row)
 
 
 @page
@@ -152,10 +154,11 @@ def undo(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         request,
         _("The undo started. Version %d, which is a copy of the previous spec, is being rolled out.") % done.version,
     )
-    return _back(row)
+    return back_to(row)
 
 
-def _back(row: Job) -> HttpResponseRedirect:
+def back_to(row: Job) -> HttpResponseRedirect:
+    """Return a redirect to the page of a job. A link to a job that has ended needs its UID."""
     row.refresh_from_db(fields=["state"])
     url = reverse("sigma:job", args=[row.cell.name, row.tenant.name, row.name])
     return redirect(f"{url}?uid={row.uid}" if row.state == JobState.DEAD else url)

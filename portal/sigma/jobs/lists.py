@@ -13,7 +13,9 @@ from portal.parts.tables import Column, Table
 from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, paging_of, tenants_of
 from portal.sigma.reads.jobs import archived_jobs_visible, jobs_visible, with_owners
 from quota.paging import MergedRows
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
+from scheduling.access.label_filters import with_labels
 from scheduling.jobs.health import with_health
 from scheduling.packages.listing import packages_visible, shown
 
@@ -25,7 +27,7 @@ STATES = ["live", "pending", "running", "dead"]
 
 @page
 def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    chosen = given_in(request.GET, "state", "cell", "tenant", "q")
+    chosen = given_in(request.GET, "state", "cell", "tenant", "q", "labels")
     chosen["state"] = chosen["state"] if chosen["state"] in STATES else "live"
     jobs = jobs_visible(principal).select_related(None).order_by("-id")
     if chosen["state"] == "live":
@@ -34,13 +36,18 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         jobs = jobs.filter(state=chosen["state"])
     fields = {"cell": "cell__name", "tenant": "tenant__name", "q": "name__contains"}
     jobs = narrowed(jobs, chosen, **fields)
+    try:
+        jobs, problem = with_labels(jobs, (), chosen["labels"]), ""
+    except Rejected as rejected:
+        jobs, problem = jobs.none(), next(iter(rejected.fields.values()))
     if chosen["state"] == "dead":
         archived = narrowed(archived_jobs_visible(principal), chosen, **fields)
+        archived = archived.none() if problem else with_labels(archived, (), chosen["labels"])
         found = page_of(request, MergedRows(jobs, archived, order="-id", most=MOST_ENDED), PAGE_SIZE)
     else:
         found = page_of(request, jobs, PAGE_SIZE)
     found.object_list = with_health(with_owners(found.object_list))
-    if any(chosen[name] for name in ("cell", "tenant", "q")) or chosen["state"] != "live":
+    if any(chosen[name] for name in ("cell", "tenant", "q", "labels")) or chosen["state"] != "live":
         link = EmptyAction(_("Show all live jobs"), reverse("sigma:jobs"))
         empty = Empty(_("No job matches the filters."), actions=(link,))
     else:
@@ -61,7 +68,8 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     rows = list(found)
     table = Table(_("Jobs"), columns, rows, empty, paging=paging_of(found), row_template="sigma/rows/job.html")
     state = choice("state", _("State"), chosen["state"], STATES, default="live")
-    context = {"page_obj": found, "table": table, "filters": _filters(principal, chosen, state)}
+    labels = search("labels", _("Labels"), chosen["labels"], placeholder="app=shop,track!=canary", problem=problem)
+    context = {"page_obj": found, "table": table, "filters": _filters(principal, chosen, state, labels)}
     return render(request, "sigma/jobs.html", context)
 
 

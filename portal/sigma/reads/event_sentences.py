@@ -74,6 +74,18 @@ def _task_reported(facts: _Data) -> str:
     return text % facts + _tail(health, restarts, facts["exit"])
 
 
+def _update_started(facts: _Data) -> str:
+    if restarted := facts.get("restarted"):
+        text = ngettext(
+            "a restart of %(restarted)d task started", "a restart of %(restarted)d tasks started", restarted
+        )
+    elif facts.get("undo"):
+        text = _("an undo of version %(from_version)d of the spec started; the new version is %(to_version)d")
+    else:
+        text = _("an update from version %(from_version)d of the spec to version %(to_version)d started")
+    return text % facts
+
+
 def _shell_closed(facts: _Data) -> str:
     zeros = {"seconds": 0.0, "bytes_typed": 0, "bytes_printed": 0}
     text = _("the shell in %(task)s ended after %(seconds).0f s: %(how)s") + ": "
@@ -179,16 +191,9 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
     "reservations.set": (
         lambda facts: _("the reservations of %d tasks changed") % (facts.get("number") or len(facts.get("tasks", ()))),
     ),
-    "update.started": (
-        _by(
-            "undo",
-            {
-                True: gettext_lazy(
-                    "an undo of version %(from_version)d of the spec started; the new version is %(to_version)d"
-                )
-            },
-            gettext_lazy("an update from version %(from_version)d of the spec to version %(to_version)d started"),
-        ),
+    "update.started": (_update_started,),
+    "update.paused": (
+        _by("paused", {True: gettext_lazy("the update was paused")}, gettext_lazy("the update was resumed")),
     ),
     "update.ended": (gettext_lazy("the update ended: %(how)s"), "detail"),
     "shell.opened": (gettext_lazy("a shell was opened in %(task)s on %(machine)s"), "peer", "command"),

@@ -15,7 +15,7 @@ from quota.models import Tenant
 from quota.paging import MergedRows
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.access.selectors import STILL_STOPPING, job_update_shown, may_study, only_archived
+from scheduling.access.selectors import STILL_STOPPING, job_update_shown, may_study, only_archived, update_followers
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.recall import recall, with_archived
@@ -173,6 +173,8 @@ def update_progress(job: Job) -> UpdateProgress | None:
         return None
     if update.state != Update.OPEN:
         return UpdateProgress(update, 0, 0)
+    if update.restarts:
+        return UpdateProgress(update, update_followers(update), update.tasks_to_replace)
     alive = Task.objects.filter(job=job).exclude(state="dead")
     total = job.tasks_total - job.tasks_dead
     return UpdateProgress(update, alive.filter(spec_version=update.to_version).count(), total)

@@ -18,6 +18,7 @@ _CHANGES_NO_PLACEMENT = (
     events.PackagesHeld,
     events.JobRejected,
     events.UpdateStarted,
+    events.UpdatePaused,
     events.UpdateEnded,
     events.ShellOpened,
     events.ShellClosed,

@@ -338,12 +338,25 @@ class ReservationsSet(_Event, frozen=True, omit_defaults=True, tag="reservations
 
 
 class UpdateStarted(_Event, frozen=True, tag="update.started"):
+    """An update of a job's tasks started. `restarted`: the number of tasks that it replaces without another spec; 0 for
+    an update to another spec.
+    """
+
     job_id: int
     update_id: int
     from_version: int
     to_version: int
     max_down: int
     undo: bool = False
+    restarted: int = 0
+
+
+class UpdatePaused(_Event, frozen=True, tag="update.paused"):
+    """A user paused an update, which then changes no further tasks, or resumed it (`paused` is false)."""
+
+    job_id: int
+    update_id: int
+    paused: bool
 
 
 class UpdateEnded(_Event, frozen=True, tag="update.ended"):
@@ -410,6 +423,7 @@ Event = (
     | TaskReported
     | ReservationsSet
     | UpdateStarted
+    | UpdatePaused
     | UpdateEnded
     | ShellOpened
     | ShellClosed

@@ -347,6 +347,7 @@ DERIVED: dict[str, tuple[str, ...]] = {
         "job.changed",
         "job.ended",
         "update.started",
+        "update.paused",
         "update.ended",
     ),
     "instance_events": (

@@ -195,8 +195,12 @@ def _job_ended(to: Conversion, head: _Head, event: ev.JobEnded) -> None:
 
 
 def _update_started(to: Conversion, head: _Head, event: ev.UpdateStarted) -> None:
-    detail = "undo" if event.undo else None
+    detail = "undo" if event.undo else "restart" if event.restarted else None
     to.collection(head, "update_start", event.job_id, spec_version=event.to_version, detail=detail)
+
+
+def _update_paused(to: Conversion, head: _Head, event: ev.UpdatePaused) -> None:
+    to.collection(head, "update_pause" if event.paused else "update_resume", event.job_id)
 
 
 def _update_ended(to: Conversion, head: _Head, event: ev.UpdateEnded) -> None:
@@ -315,6 +319,7 @@ _HANDLERS: dict[str, _Handler] = {
         (ev.JobChanged, _job_changed),
         (ev.JobEnded, _job_ended),
         (ev.UpdateStarted, _update_started),
+        (ev.UpdatePaused, _update_paused),
         (ev.UpdateEnded, _update_ended),
         (ev.TasksAdded, _tasks_added),
         (ev.TaskRevived, _task_revived),

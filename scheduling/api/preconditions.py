@@ -1,0 +1,29 @@
+"""The header `If-Match` of requests that change jobs: the revision that the job must still have."""
+
+from __future__ import annotations
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+
+from quota.vocabulary.errors import invalid
+
+_HEADER = "If-Match"
+IF_REVISION = OpenApiParameter(
+    _HEADER,
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="The `job_revision` of a plan. If the job has changed since, nothing changes and the status is 412.",
+)
+
+
+def if_revision(request: Request) -> str:
+    """Return the job revision in the header `If-Match`, or "" if the request has none. Raises `Rejected` if the value
+    is empty or too long.
+    """
+    if _HEADER not in request.headers:
+        return ""
+    given = request.headers[_HEADER].strip().strip('"')
+    if not given or len(given) > 80 or not (given.isascii() and given.isprintable()):
+        raise invalid(_HEADER, f"{given[:90]!r} is not the revision of a job; give the `job_revision` of a plan")
+    return given

@@ -1,0 +1,59 @@
+"""Changes the number of a job's tasks without a job file (`borgctl scale`). It is an update to the same spec with
+another number of tasks.
+"""
+
+from __future__ import annotations
+
+from quota.vocabulary.errors import Conflict, invalid
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.tenant_permission import require_tenant
+from scheduling.jobs import updates
+from scheduling.jobs.submission.revisions import revision_of
+from scheduling.jobs.submit_and_kill import spec_limits
+from scheduling.models import Job, Update
+from scheduling.spec import job_spec as spec
+from scheduling.spec import parser
+
+
+def job_scale(
+    *, principal: Principal, job: Job, tasks: int, if_revision: str = "", dry_run: bool = False
+) -> updates.JobChange:
+    """Update a live job to its current spec with `tasks` tasks. A smaller number ends the tasks with the highest
+    indexes.
+
+    A job whose update is paused is not scaled, because this would bring the paused spec to all tasks.
+
+    `if_revision`: the revision that the job must have; by default the one of `job`, so that an update which another
+    request makes at the same time is not undone. Raises the same errors and takes the same locks as
+    `updates.job_update`.
+    """
+    require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
+    if Update.objects.filter(job=job, state=Update.OPEN, paused_at__isnull=False).exists():
+        detail = f"cannot scale job {job.name}, because its update is paused; resume or undo the update first"
+        raise Conflict("update-paused", detail)
+    return updates.job_update(
+        principal=principal,
+        job=job,
+        job_spec=scaled_spec(job, tasks),
+        if_revision=if_revision or revision_of(job),
+        dry_run=dry_run,
+    )
+
+
+def scaled_spec(job: Job, tasks: int) -> spec.JobSpecification:
+    """Return the current spec of a job with `tasks` tasks. Raises `Rejected` if a job with this spec cannot have this
+    number of tasks.
+    """
+    current = updates.spec_of(job)
+    beyond = [override for override in current.overrides if override.last >= max(tasks, 1)]
+    if beyond:
+        least = beyond[-1].last + 1
+        raise invalid(
+            "tasks",
+            f"{tasks} tasks are not possible, because the job file has settings for task {beyond[-1].last}"
+            f" (overrides.{beyond[-1].key}); give at least {least}, or update the job with a job file without them",
+        )
+    limits = parser.CellLimits(
+        max_tasks=spec_limits(job.cell).max_tasks, bands=None, extra=tuple(job.cell.extra_resources)
+    )
+    return parser.parse(current.to_json() | {"tasks": tasks}, limits=limits)

@@ -1,0 +1,79 @@
+"""Compares cells for a job file: how many of its tasks would fit in each cell now (`borgctl fit`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quota.admission import admission
+from quota.vocabulary.bands import Band
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.permissions import Principal
+from scheduling.access import selectors
+from scheduling.jobs.fit_guidance import Guidance, guidance
+from scheduling.jobs.submit_and_kill import spec_limits
+from scheduling.models import Cell
+from scheduling.spec import parser
+from scheduling.spec.job_spec import JobSpecification
+
+MOST_CELLS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CellFit:
+    """How many tasks of a job file fit in a cell now. `tasks`: the number of tasks in the job file. `fits`: the result
+    for each kind of equal tasks. `problem`: why there is no result, or "".
+    """
+
+    cell: Cell
+    tasks: int = 0
+    fits: tuple[Guidance, ...] = ()
+    problem: str = ""
+
+    @property
+    def room(self) -> int:
+        """Return how many tasks fit now, for the kind of tasks of which the fewest fit."""
+        return min((fit.shapes.room for fit in self.fits), default=0)
+
+
+def cell_fits(principal: Principal, file: bytes | Mapping[str, Any]) -> list[CellFit]:
+    """Return for each cell that the caller may see how many tasks of the job file fit on its machines now, without
+    preemption. The cell in which most tasks fit comes first. Quota and packages are not checked, and nothing changes.
+
+    A cell or a tenant in the file does not matter. Raises `Rejected` if the content is not JSON. If a cell would
+    reject the job file, its result names the problem. Makes two queries.
+    """
+    read = parser.decode(file)
+    if isinstance(read, Mapping):
+        read = {**read, "cell": "", "tenant": ""}
+    bands = admission.bands()
+    rows = selectors.cells_visible(principal).filter(study_of__isnull=True)[:MOST_CELLS]
+    specs: dict[tuple[str, ...], JobSpecification | Rejected] = {}
+    found: list[CellFit] = []
+    for cell in rows:
+        resources = tuple(cell.extra_resources)
+        if resources not in specs:
+            specs[resources] = _parsed(read, spec_limits(cell, bands))
+        found.append(_fit(cell, specs[resources], bands))
+    return sorted(found, key=lambda fit: (bool(fit.problem), -fit.room, fit.cell.name))
+
+
+def _parsed(file: Any, limits: parser.CellLimits) -> JobSpecification | Rejected:
+    """Return the spec, or why a cell with these limits would reject the file."""
+    try:
+        return parser.parse(file, limits=limits)
+    except Rejected as problem:
+        return problem
+
+
+def _fit(cell: Cell, job_spec: JobSpecification | Rejected, bands: Sequence[Band]) -> CellFit:
+    if isinstance(job_spec, Rejected):
+        return CellFit(cell, problem=job_spec.detail)
+    if job_spec.alloc_set:
+        return CellFit(
+            cell, job_spec.tasks, problem="the tasks run inside an alloc set, so look at the alloc set instead"
+        )
+    fits = tuple(guidance(cell, job_spec, bands))
+    problem = "" if fits else "the cell has no machine, or its master does not run; ask an SRE"
+    return CellFit(cell, job_spec.tasks, fits, problem)

@@ -1,0 +1,36 @@
+"""Revisions of jobs: a request can insist that a job is still as its plan showed it."""
+
+from __future__ import annotations
+
+from quota.vocabulary.errors import Rejected
+from scheduling.models import Job
+
+# The revision of a name that no live job has.
+NEW = "new"
+_UID_DIGITS = 12
+
+
+def revision_of(job: Job | None) -> str:
+    """Return the revision of a live job, or "new" if `job` is None. It changes with each version of the spec. A later
+    job of the same name never has it.
+    """
+    return NEW if job is None else f"{job.uid.hex[:_UID_DIGITS]}-{job.spec_version}"
+
+
+def check_revision(job: Job | None, wanted: str, name: str) -> None:
+    """Raise `Rejected` (412) if the revision of `job` is not `wanted`. An empty `wanted` accepts every revision.
+
+    `job`: the live job, or None if there is none. `name`: the name of the job, for the error message.
+    """
+    found = revision_of(job)
+    if wanted in ("", found):
+        return
+    now = "no live job has this name now" if job is None else f"the job has revision {found} now"
+    raise Rejected(
+        "revision-changed",
+        f"cannot change job {name}: the request is for revision {wanted[:80]}, but {now}; look at the plan again, and"
+        " repeat the request with the revision of the new plan",
+        fields={"If-Match": f"the revision is {found}"},
+        figures={"revision": found},
+        status=412,
+    )
