@@ -9,8 +9,9 @@ from django.conf import settings
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
-from scheduling.jobs import revisions, submit_and_kill, updates
+from scheduling.jobs import submit_and_kill, updates
 from scheduling.jobs.fit_guidance import Guidance, guidance
+from scheduling.jobs.submission import revisions
 from scheduling.models import Cell, Job
 from scheduling.spec import job_spec as spec
 from scheduling.spec import name_changes

@@ -102,7 +102,7 @@ def job_submit(
     """Submit a new job. Its tasks are pending. If an equal job is already live, nothing changes.
 
     `key`: idempotency key. If an earlier submission had the same key, its job is returned, even if that job is dead.
-    `if_revision`: the revision that the live job of this name must have (`scheduling.jobs.submission.revisions`). Raises
+    `if_revision`: the revision that the live job of this name must have (`submission.revisions`). Raises
     `Rejected` if the job exceeds the quota or a limit or the revision is different, `Conflict` if a different live job
     has the name or the key was used for a different job, and `NotFound` if the caller may not see the tenant. Locks:
     the cell's row, then the tenant's use of quota.

@@ -71,7 +71,7 @@ def job_update(
 ) -> JobChange:
     """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
-    `if_revision`: the revision that the job must have (`scheduling.jobs.submission.revisions`). `reason`: text for the journal.
+    `if_revision`: the revision that the job must have (`submission.revisions`). `reason`: text for the journal.
     `undo`: record the update as an undo. `later`: do not change tasks in this call. The master or a call of
     `update_advance_job` changes them later. `quiet`: a rejection is neither explained nor recorded in the journal.
 

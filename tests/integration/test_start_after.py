@@ -11,6 +11,7 @@ from quota.models import QuotaUse
 from quota.vocabulary.errors import Rejected
 from scheduling.access.selectors import job_named
 from scheduling.jobs import submit_and_kill, updates
+from scheduling.jobs.actions.retry import job_retry
 from scheduling.jobs.why import explain_job, explain_task
 from scheduling.master import queue_health
 from scheduling.master.invariants import validate
@@ -100,3 +101,12 @@ def test_an_undo_returns_to_a_start_that_has_passed(cell, ann, machine) -> None:
     job = Job.objects.select_related("cell", "tenant").get(pk=job.pk)
     undone = updates.job_undo(principal=ann, job=job).job
     assert undone.start_after == dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+
+
+def test_a_retry_of_an_ended_job_whose_start_has_passed_starts_at_once(cell, ann, machine) -> None:
+    job = world.submit(ann, cell, world.a_file(start_after=at(3600)))
+    submit_and_kill.job_kill(principal=ann, job=job)
+    Job.objects.filter(pk=job.pk).update(start_after=timezone.now() - dt.timedelta(seconds=1))
+    again = job_retry(principal=ann, job=Job.objects.select_related("cell", "tenant").get(pk=job.pk), ranges=((0, 2),))
+    Master(cell.id).tick()
+    assert (again.job.start_after, running(again.job)) == (None, 3)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from django.db import transaction
+from django.utils import timezone
 
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal
@@ -80,10 +81,11 @@ def _submit_again(principal: Principal, job: Job, ranges: Ranges | None, *, dry_
             f" {journal.CHUNK} that one transaction can submit; submit the job again",
             figures={"tasks": job.tasks_total, "most": journal.CHUNK},
         )
+    file = updates.spec_of(job).to_json()
+    if job.start_after is not None and job.start_after <= timezone.now():
+        file.pop("start_after")
     # The job file is read like a new one, so that values which the archive has masked are rejected.
-    job_spec = spec_for(
-        principal=principal, cell=job.cell, file=updates.spec_of(job).to_json(), tenant=job.tenant.name, name=job.name
-    )
+    job_spec = spec_for(principal=principal, cell=job.cell, file=file, tenant=job.tenant.name, name=job.name)
     if dry_run:
         if job_submit(principal=principal, cell=job.cell, job_spec=job_spec, dry_run=True).outcome != "submitted":
             raise _name_taken(job.name)
