@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from quota.vocabulary.resources import PORTS
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.preemption_rule import preemption_ceiling
 from scheduling.core.vocabulary.requirement import Constraint, Relation, Requirement
 from tests.bench.cells import PROD_FROM, Workload
 
@@ -66,7 +67,7 @@ class _Count:
         self.limit = np.array([requirement.limit for requirement in shapes], dtype=np.int64)
         priority = {job.job_id: job.priority for job in workload.jobs}
         self.priority = np.array([priority[each] for each in self.job.tolist()], dtype=np.int64)
-        self.ceiling = {p: policy.ceiling(p) for p in set(priority.values())}
+        self.ceiling = {p: preemption_ceiling(p, policy.bands) for p in set(priority.values())}
         self.machine = np.full(len(self.job), -1, dtype=np.int64)
         rows = np.searchsorted(
             self.job << 20 | self.index, np.array([a.job_id << 20 | a.index for a in plan.assignments], dtype=np.int64)

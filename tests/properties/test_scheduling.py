@@ -16,6 +16,7 @@ from scheduling.core.pass_ import schedule_pass
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.policy import Policy, Search
+from scheduling.core.vocabulary.preemption_rule import preemption_ceiling
 from scheduling.core.vocabulary.requirement import split_task_id
 from tests.builders import World
 from tests.examples import examples
@@ -272,6 +273,6 @@ def test_ports_of_a_plan_are_nobody_elses() -> None:
 
 @pytest.mark.parametrize("priority", range(451))
 def test_ceiling_says_what_may_preempt_says(priority: int) -> None:
-    ceiling = Policy().ceiling(priority)
+    ceiling = preemption_ceiling(priority)
     for victim in range(451):
         assert (victim < ceiling) == may_preempt(priority, victim, DEFAULT_BANDS)
