@@ -48,6 +48,13 @@ def _empty(connection: Any) -> None:
             cursor.execute("SELECT name FROM scheduling_event_partition")
             if partitions := [row[0] for row in cursor.fetchall()]:
                 cursor.execute(f"DROP TABLE {', '.join(map(_quoted, partitions))}")
+        # Otherwise an archiver of a later test would find months without rows, and drop them.
+        cursor.execute(
+            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'quota_meteredhour'::regclass"
+        )
+        if months := [row[0] for row in cursor.fetchall()]:
+            left = [name for name in left if name != "quota_meteredhour"]
+            cursor.execute(f"DROP TABLE {', '.join(months)}")
         # All rows are deleted, so foreign keys need no order. Triggers that forbid changes are off, too.
         cursor.execute("SET LOCAL session_replication_role = replica")
         many = []

@@ -41,7 +41,7 @@ LONGEST = dt.timedelta(days=400)
 # The unique index of metered hours begins with cell and hour. One access per hour finds the rows of a job.
 _RECENT_PRICE = """
 SELECT coalesce(sum(price), 0) FROM quota_meteredhour
-WHERE cell = %(cell)s AND job_uid = %(job_uid)s AND hour = ANY(ARRAY(SELECT generate_series(
+WHERE cell = %(cell)s AND job_uid = %(job_uid)s AND hour >= %(since)s AND hour = ANY(ARRAY(SELECT generate_series(
     greatest(%(since)s::timestamptz, (SELECT min(hour) FROM quota_meteredhour WHERE cell = %(cell)s)), %(now)s,
     interval '1 hour')))"""
 

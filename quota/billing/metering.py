@@ -21,7 +21,7 @@ from django.db import connection
 
 from quota import clock, records
 from quota.billing import ledger
-from quota.models import MeteredHour, Posting, PriorityBand, Tenant
+from quota.models import MeteredHour, Posting, PriorityBand, Tenant, metered_months
 from quota.models.fields import WideVectorField
 from quota.models.metered_hours import HoursWanted, archived_hours
 from quota.pricing.price_formula import FULL_MILLI, UNIT
@@ -62,9 +62,9 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
     """Store how much the jobs of a cell used in one hour, and return the number of stored rows.
 
     A repeated report replaces the rows of this hour that are neither charged nor archived. `hour`: the start of the
-    hour, with a time zone. Raises `Rejected` if a row is not valid; the error names the row. Makes four SQL statements
-    for any number of rows, and some more for an hour that may be in the archive. Locks only the rows that it writes.
-    Raises `Rejected` if the archive has to be searched and cannot be read.
+    hour, with a time zone. Raises `Rejected` if a row is not valid; the error names the row. Makes five SQL statements
+    for any number of rows, and some more for the first hour of a month and for an hour that may be in the archive.
+    Locks only the rows that it writes. Raises `Rejected` if the archive has to be searched and cannot be read.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
         raise invalid(
@@ -103,6 +103,7 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
         values.append(given)
     wanted = HoursWanted(["job_uid", "band_id"], since=hour, until=hour + HOUR, cell=cell)
     with archived_hours(wanted) as archived:
+        metered_months.ensure(hour)
         return _upsert(hour, [list(column) for column in zip(*values, strict=True)], archived)
 
 

@@ -111,13 +111,17 @@ def archived_parts(wanted: HoursWanted) -> Iterator[Iterator[bytes]]:
     """Yield the wanted archived hours as an iterator of CSV texts (`ArchivedHours`). No other hour is archived before
     the block ends. Makes no query if no wanted hour can be in the archive.
     """
-    kept_since = (clock.now() - dt.timedelta(days=LEAST_METERED_DAYS)).astimezone(dt.UTC).date().replace(day=1)
-    if wanted.since >= months.begin_of(kept_since, "UTC"):
+    if wanted.since >= months.begin_of(kept_since(clock.now()), "UTC"):
         yield iter(())
         return
     read: ArchivedHours = import_string(settings.QUOTA_ARCHIVED_HOURS)
     with held():
         yield read(wanted)
+
+
+def kept_since(now: dt.datetime) -> dt.date:
+    """Return the first month (UTC) whose hours are all in PostgreSQL."""
+    return (now - dt.timedelta(days=LEAST_METERED_DAYS)).astimezone(dt.UTC).date().replace(day=1)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def _measure(jobs: int) -> Iterator[dict[str, Any]]:
     from quota.admission.band_changes import bands_ensure
     from quota.billing.costs import costs, job_usage_price
     from quota.billing.planning import hours_of
-    from quota.models import Invoice, MeteredHour, Posting, PriorityBand
+    from quota.models import Invoice, MeteredHour, Posting, PriorityBand, metered_months
     from quota.vocabulary.permissions import Principal, Scope, system
     from scheduling.cells.cells import cell_create
     from scheduling.history.archive.archiver import Archiver
@@ -72,6 +72,8 @@ def _measure(jobs: int) -> Iterator[dict[str, Any]]:
     band = PriorityBand.objects.get(name="production")
     tenants = [market.funded(name, amount=10**12) for name in ("ads", "other")]
     market.charged(tenants[0], 10**10 + 3, cell="bench", amounts=(100_000, 2**37, 0, 0, 0, 0), begin=begin, days=_DAYS)
+    for days in range(0, _DAYS, 28):
+        metered_months.ensure(begin + days * dt.timedelta(days=1))
     for number, tenant in enumerate(tenants, start=1):
         posting = Posting.objects.filter(tenant=tenant).latest("id")  # any posting of a closed month
         ends = {"begins_at": begin, "ends_at": now + dt.timedelta(days=1), "issued_at": now}
@@ -143,5 +145,5 @@ def _cpu_of_postgres() -> float:
 def _bytes() -> int:
     from scheduling.journal.sql import query
 
-    ((size,),) = query("SELECT pg_total_relation_size('quota_meteredhour')")
+    ((size,),) = query("SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('quota_meteredhour')")
     return int(size)

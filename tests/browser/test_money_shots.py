@@ -15,12 +15,13 @@ from quota import clock
 from quota.billing.budgets import budget_set
 from quota.billing.invoices import invoice_close
 from quota.billing.ledger import budget_grant
-from quota.models import CellCapacity, MeteredHour, PriorityBand, Shortfall, Tenant
+from quota.models import CellCapacity, PriorityBand, Shortfall, Tenant
 from quota.vocabulary import months
 from quota.vocabulary.money import CREDIT
 from scheduling.models import CapacitySample
 from tests.browser.conftest import LOOKS, SHOTS, sign_in
 from tests.integration import money_rows, rows
+from tests.integration.money_rows import a_metered_hour
 
 PAGES = {
     "billing": "/billing/?tenant=ubar",
@@ -68,7 +69,7 @@ def furnished(world):
             vectors = {name: [int(value * part), 2**35, 2**38, 0, 0, 1] for name, value in cpu.items()}
             CapacitySample.objects.create(cell=world.cell, band=band, hour=at, sampled_at=at, **vectors)
         for job, band, share in (("web", production, 5), ("indexer", batch, 2)):
-            MeteredHour.objects.create(
+            a_metered_hour(
                 tenant=world.tenant,
                 cell="cc",
                 band=band,

@@ -10,7 +10,18 @@ import datetime as dt
 from quota import clock, records
 from quota.billing import ledger
 from quota.billing.invoices import invoice_close
-from quota.models import AccountKind, Invoice, LedgerEntry, Order, OrderState, PriceList, PriorityBand, Tenant
+from quota.models import (
+    AccountKind,
+    Invoice,
+    LedgerEntry,
+    MeteredHour,
+    Order,
+    OrderState,
+    PriceList,
+    PriorityBand,
+    Tenant,
+    metered_months,
+)
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import Vector
 from tests.integration import rows
@@ -117,3 +128,9 @@ def invoice_check(invoice: Invoice) -> list[str]:
         for name, (stated, posted, lined) in compared.items()
         if not stated == posted == lined
     ]
+
+
+def a_metered_hour(*, hour: dt.datetime, **values: object) -> MeteredHour:
+    """Create a row of a metered hour, and the partition of its month."""
+    metered_months.ensure(hour)
+    return MeteredHour.objects.create(hour=hour, **values)

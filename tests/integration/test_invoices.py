@@ -15,13 +15,13 @@ from quota.billing import ledger
 from quota.billing.invoices import invoice_close, invoice_draft, invoices_close_due
 from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter
-from quota.models import Invoice, MeteredHour, Notice, Posting
+from quota.models import Invoice, Notice, Posting
 from quota.vocabulary import months
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Role
 from tests.integration import money_rows as market
 from tests.integration import rows, world
-from tests.integration.money_rows import invoice_check
+from tests.integration.money_rows import a_metered_hour, invoice_check
 
 pytestmark = pytest.mark.django_db
 MARCH = dt.date(2026, 3, 1)
@@ -268,7 +268,7 @@ def play(zone: str, happenings) -> None:
 def meter_as_posted(tenant, now, amount: int, number: int) -> None:
     """Create the metered hour that belongs to usage posting `number`, as `usage_charge` does."""
     posting = Posting.objects.get(key=f"u{number}")
-    MeteredHour.objects.create(
+    a_metered_hour(
         tenant=tenant,
         cell="cc",
         job_uid=f"{number:032x}",

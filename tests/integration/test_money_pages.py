@@ -17,11 +17,12 @@ from quota.billing.invoices import invoice_close
 from quota.billing.ledger import balance_of, budget_grant
 from quota.billing.ledger_check import ledger_check
 from quota.billing.movements import month_days, movements, movements_number
-from quota.models import Account, Budget, Invoice, LedgerEntry, Membership, MeteredHour, PriorityBand, Tenant
+from quota.models import Account, Budget, Invoice, LedgerEntry, Membership, PriorityBand, Tenant
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.money import CREDIT, format_credits
 from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import money_rows, portal_world, rows
+from tests.integration.money_rows import a_metered_hour
 from tests.integration.portal_world import signed_in
 
 pytestmark = pytest.mark.django_db
@@ -216,7 +217,7 @@ def test_credits_are_handed_to_teams_and_to_nobody_else(world) -> None:
 def test_costs_add_up_on_the_page_and_in_the_file(world, at_noon) -> None:
     band = PriorityBand.objects.get(name="production")
     for job, milli in (("web", 500), ("-danger", 250)):
-        MeteredHour.objects.create(
+        a_metered_hour(
             tenant=world.tenant,
             cell="cc",
             band=band,

@@ -13,12 +13,13 @@ from django.test.utils import CaptureQueriesContext
 
 from quota import clock
 from quota.billing.planning import Planned, hours_of
-from quota.models import CellCapacity, MeteredHour, PriorityBand, Quota
+from quota.models import CellCapacity, PriorityBand, Quota
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Principal, Role
 from quota.vocabulary.resources import SIZE
 from scheduling.models import CapacitySample
 from tests.integration import portal_world, rows
+from tests.integration.money_rows import a_metered_hour
 from tests.integration.portal_world import signed_in
 
 pytestmark = pytest.mark.django_db
@@ -80,7 +81,7 @@ def at_half_past() -> dt.datetime:
 
 def metered(world, hour: dt.datetime, job: str = "jfoo", *, band: str = "production", milli: int = 1_000) -> None:
     """Create a metered hour of a job that asked for `milli` milli-cores, reserved half of them and used a quarter."""
-    MeteredHour.objects.create(
+    a_metered_hour(
         tenant=world.tenant,
         cell="cc",
         band=PriorityBand.objects.filter(name=band).first(),

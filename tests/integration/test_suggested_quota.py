@@ -13,6 +13,7 @@ from quota.vocabulary.errors import Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role, system
 from quota.vocabulary.resources import NAMES, ZERO
 from tests.integration import rows, world
+from tests.integration.money_rows import a_metered_hour
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOW = dt.datetime(2026, 3, 10, 12, 30, tzinfo=dt.UTC)
@@ -41,7 +42,7 @@ def metered(tenant, hours_ago: int, cpu: int, *, job: str = "a", cell: str = "cc
     """Create a metered hour of a job that asked for `cpu` milli-cores, reserved three quarters and used half."""
     hour = NOW.replace(minute=0) - dt.timedelta(hours=hours_ago)
     vector = (cpu * 3600, *ZERO[1:])
-    MeteredHour.objects.create(
+    a_metered_hour(
         tenant=tenant,
         cell=cell,
         band=PriorityBand.objects.get(name=band),

@@ -9,12 +9,13 @@ import pytest
 from quota import clock
 from quota.admission import published_capacity
 from quota.admission.band_changes import bands_ensure
-from quota.models import MeteredHour, Order, OrderState, PriceList, PriorityBand
+from quota.models import Order, OrderState, PriceList, PriorityBand
 from quota.pricing.price_lists import DEFAULT_BASE, DEFAULT_CURVE, price_list_at, quote_preview
 from quota.pricing.what_if import what_if
 from quota.vocabulary.errors import Forbidden, Rejected
 from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import rows
+from tests.integration.money_rows import a_metered_hour
 
 pytestmark = pytest.mark.django_db
 
@@ -116,7 +117,7 @@ def test_examples_tell_a_core_and_a_gib_empty_half_and_full() -> None:
 
 def test_what_was_used_is_priced_too_and_the_free_priority_is_free() -> None:
     for band, hours_ago in (("batch", 5), (None, 5), ("batch", 24 * 31)):
-        MeteredHour.objects.create(
+        a_metered_hour(
             tenant=rows.a_tenant("ubar"),
             cell="cc",
             band=PriorityBand.objects.filter(name=band).first(),

@@ -5,6 +5,7 @@ PostgreSQL the rows that are in the archive and old.
     partition: all rows in the manifest, files hashed again ─► marked ─► detached ─► dropped
     ended jobs: in the manifest and in the index, file hashed again ─► marked ─► deleted, in bounded transactions
     old specs, metered hours: file recorded in the manifest and rows deleted in one transaction
+    month of metered hours: no row is left ─► dropped
 
 The archiver may be killed at any point: the next run repeats the step. A file of a day has the same name when it is
 written again, and files that are not in the manifest are deleted. A row of the manifest is written only after the file
@@ -23,6 +24,7 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
+from quota.models import metered_months
 from quota.models.metered_hours import LONGEST_WAIT_S, HoursInUse, held_by_archiver
 from scheduling.history.archive import ended, metered, old_specs, parquet, retention
 from scheduling.history.archive.ended import ENDED, EndedJobs
@@ -88,6 +90,7 @@ class Archiver:
             with archive_lock(USAGE_LOCK) as own:
                 if own:
                     self._drop_usage(now=now)
+                    self._drop_metered(now=now)
         except (ArchiveFailed, StoreAway) as error:
             failures.append(str(error))
         if failures:
@@ -273,6 +276,16 @@ class Archiver:
             self._keep_only_in_archive(_files_that_cover(cells, USAGE, old))
             self._drop(usage_windows.TABLE, old)
         partitions.drop_detached(usage_windows.TABLE)
+
+    def _drop_metered(self, *, now: dt.datetime) -> None:
+        """Drop the months of metered hours that have no rows any more in PostgreSQL."""
+        for name in metered_months.empty_months(now=now):
+            self._at("emptied")
+            if metered_months.drop(name):
+                self._at("dropped")
+                log.info("partition dropped", partition=name)
+            else:
+                log.info("partition of metered hours is in use; the next run drops it", partition=name)
 
     def _drop(self, table: str, old: OldPartition) -> None:
         self._at("marked")

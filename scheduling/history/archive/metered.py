@@ -53,6 +53,11 @@ class MeteredHours(DayRange):
     written_by: tuple[str, ...]
     tenants: tuple[int, int]
 
+    @property
+    def bounds(self) -> tuple[dt.datetime, dt.datetime]:
+        """The start and the end of their month, so that PostgreSQL looks up ids in the partition of the month only."""
+        return months.bounds(self.day.replace(day=1), "UTC")
+
 
 # Hours that cost nothing, or that were charged in a month of the tenant that is closed.
 _SETTLED = """(m.price = 0 OR EXISTS (
@@ -68,10 +73,11 @@ _NEXT = f"""
 _ROWS = """
     SELECT {columns} FROM quota_meteredhour AS m JOIN quota_tenant AS t ON t.id = m.tenant_id
     LEFT JOIN quota_priorityband AS b ON b.id = m.band_id LEFT JOIN scheduling_erasure AS e ON e.tenant_id = t.id
-    WHERE m.id = ANY('{{{ids}}}'::bigint[]) ORDER BY m.tenant_id, m.job_uid, m.hour, m.id"""
+    WHERE m.id = ANY('{{{ids}}}'::bigint[]) AND m.hour >= '{begin}' AND m.hour < '{end}'
+    ORDER BY m.tenant_id, m.job_uid, m.hour, m.id"""
 _DELETE = """
     DELETE FROM quota_meteredhour AS m USING unnest(%s::bigint[], %s::text[]::xid[]) AS moved(id, written_by)
-    WHERE m.id = moved.id AND m.xmin = moved.written_by"""
+    WHERE m.id = moved.id AND m.xmin = moved.written_by AND m.hour >= %s AND m.hour < %s"""
 # For each column of `MeteredHour`, the column of a file. The cell is the cell of the file.
 _IN_FILE = {
     **{name: name for name in ("tenant_id", "band_id", "job_uid", "limit", "reserved", "used", "labels", "posting_id")},
@@ -104,9 +110,10 @@ def rows_of_hours(wanted: MeteredHours) -> Iterator[pa.Table]:
     from scheduling.history.archive.tables import ARCHIVE_TABLES, read_part
 
     table = ARCHIVE_TABLES[METERED]
-    for begin in range(0, len(wanted.ids), ROWS_PER_GROUP):
-        ids = ",".join(map(str, wanted.ids[begin : begin + ROWS_PER_GROUP]))
-        found = read_part(table, _ROWS.format(columns=", ".join(table.sources.values()), ids=ids))
+    columns, (begin, end) = ", ".join(table.sources.values()), wanted.bounds
+    for first in range(0, len(wanted.ids), ROWS_PER_GROUP):
+        ids = ",".join(map(str, wanted.ids[first : first + ROWS_PER_GROUP]))
+        found = read_part(table, _ROWS.format(columns=columns, ids=ids, begin=begin, end=end))
         place = found.schema.get_field_index("labels")
         yield found.set_column(place, "labels", _maps(found["labels"].combine_chunks())).cast(table.schema)
 
@@ -116,7 +123,7 @@ def delete(file: ArchiveFile, hours: MeteredHours) -> bool:
     then rolls back. The caller holds the lock of the archiver (`held_by_archiver`), and records their file in the same
     transaction.
     """
-    gone = execute(_DELETE, [list(hours.ids), list(hours.written_by)])
+    gone = execute(_DELETE, [list(hours.ids), list(hours.written_by), *hours.bounds])
     first, last = hours.tenants
     ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.SOLE, tenant_first=first, tenant_last=last)
     return gone == len(hours.ids)
