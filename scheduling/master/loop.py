@@ -318,7 +318,8 @@ class Master:
             self._placeable, self._fruitless = True, 0
             standbys.forget(self.cell_id, scheduler=name, holder=holder)
             log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
-        self._renewed = time.monotonic()
+        # PostgreSQL computed the end of the lease before it committed, and a commit may wait for a standby for long.
+        self._renewed = now
         return True
 
     def _warm(self) -> CellState:

@@ -20,6 +20,12 @@ _READY_S = 60.0
 # A master that ended starts again after the failover. If it started before, clients would connect to it, and it would
 # reject their writes until a sentinel makes it a replica, ten seconds later.
 _RESTART_S = 5.0
+# After a loss of power, the file can end with zeros. Redis then does not start until its end is cut off.
+_START = """
+checker="$1" file="$2"; shift 2
+[ ! -s "$file" ] || echo y | "$checker" --fix "$file"
+exec "$@"
+"""
 
 
 class Caches:
@@ -98,6 +104,9 @@ class Caches:
         if account:
             os.chown(config, account.uid, account.gid)
         mode = ["--sentinel"] if name == "sentinel" else []
-        argv = [str(engines.redis_server()), str(config), *mode]
+        checker = folder / "redis-check-aof"  # with this name, the server is the program that repairs its file
+        checker.symlink_to(engines.redis_server())
+        file = data / "appendonly.aof"
+        argv = ["sh", "-c", _START, "start", str(checker), str(file), str(engines.redis_server()), str(config), *mode]
         log = self._folder / host.name / f"{name}.log"
         return Service(host, name, argv, log, account=account, cwd=folder, restart_s=_RESTART_S)

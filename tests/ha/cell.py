@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import redis
 
 from borglet.runtimes.cgroups import cgroups
 from portal.up.home import Home
+from serving import redis_clients
 from tests.ha.caches import Caches
 from tests.ha.databases import Databases
 from tests.ha.disks import Disks
@@ -32,10 +34,16 @@ SERVERS: Mapping[str, Sequence[str]] = {
     "web": ("portal.web", "--port", str(WEB_PORT), "--processes", "1", "--host"),  # and its address
     "link": ("scheduling.link",),
     "master": ("scheduling.master", CELL),
+    "master-batch": ("scheduling.master", f"{CELL}.batch"),
     "worker": (*_WORKER, "--queues", "borg"),
     "resolver": ("naming.server",),
 }
+MASTERS = ("master", "master-batch")
+_BEATS = 2  # hosts with a beat: one works, and the other stands by
 _READY_S = 300.0
+# A second scheduler makes plans at the same time, so commits have to check them again.
+_SETTINGS = {"schedulers": "by-workload"}
+_SCHEDULERS = ("service", "batch")
 
 
 class Cell:
@@ -58,7 +66,7 @@ class Cell:
         for host in (*control, *machines, front):
             (folder / host.name).mkdir(mode=0o711)
         self.disks = Disks(control, folder)
-        self.databases = Databases(control, [front], services, folder, durable=plant != FSYNC_OFF)
+        self.databases = Databases(control, [front], services, folder, fsync=plant != FSYNC_OFF)
         self.caches = Caches(control, services, folder)
         self.url = f"http://{front.address}:{WEB_PORT}"
         self.alive = folder / "alive"
@@ -99,34 +107,73 @@ class Cell:
             for name, arguments in SERVERS.items():
                 address = [host.address] if name == "web" else []
                 self._start(host, name, [*arguments, *address])
-        self._start(
-            self.control[0], "beat", [*_CELERY, "beat", "--schedule", str(self._home(self.control[0]) / "beat")]
-        )
+        for host in self.control[:_BEATS]:
+            self._start(host, "beat", [*_CELERY, "beat", "--schedule", str(self._home(host) / "beat")])
         self.services.start(haproxy(self.front, self.control, self.folder / self.front.name))
-        wait_until(self._web_answers, _READY_S, "all web processes answer")
+        wait_until(self._web_answers, _READY_S, "all web processes answer", every_s=0.5)
+        self._set(_SETTINGS, made["sre"]["token"])
         for host in self.machines:
             self.services.start(self._borglet(host, made["join_tokens"]["fleet"]))
-        wait_until(self.complete, _READY_S, "all machines are up")
+        wait_until(lambda: self.complete(self.machines), _READY_S, "all machines are up", every_s=0.5)
 
-    def complete(self) -> bool:
-        """Return whether the engines are redundant again, all web processes answer, a master has the lease and all
+    def complete(self, machines: Sequence[Host]) -> bool:
+        """Return whether the engines are redundant again, all web processes answer, masters have all leases and these
         machines are up.
         """
         if not (self.caches.complete() and self.databases.complete() and self._web_answers()):
             return False
         try:
-            rows = self.query("SELECT count(*) FROM scheduling_machine WHERE state = 'up'")
+            rows = self.query("SELECT scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
         except psycopg.Error:
             return False
-        return rows == [(len(self.machines),)] and self.lease_holder() is not None
+        return {name for (name,) in rows} >= set(_SCHEDULERS) and self.are_up(machines)
+
+    def are_up(self, machines: Sequence[Host]) -> bool:
+        """Return whether the cell counts all these machines as up."""
+        try:
+            rows = self.query("SELECT hostname FROM scheduling_machine WHERE state = 'up'")
+        except psycopg.Error:
+            return False
+        return {name for (name,) in rows} >= {host.name for host in machines}
 
     def lease_holder(self) -> Host | None:
-        """Return the host whose master places tasks."""
+        """Return the host whose master places services and does the maintenance of the cell."""
         rows = self.query(
             "SELECT split_part(holder, ':', 1) FROM scheduling_lease"
-            " WHERE scheduler = 'default' AND expires_at > clock_timestamp()"
+            f" WHERE scheduler = '{_SCHEDULERS[0]}' AND expires_at > clock_timestamp()"
         )
         return next((host for host in self.control if rows and host.name == rows[0][0]), None)
+
+    def connected_to(self, host: Host) -> list[Host]:
+        """Return the machines that are connected to the link shard of a control host."""
+        ids = self._machine_ids()
+        with self._redis() as client:
+            shards = client.hgetall(f"borg:holder:{self._id()}")
+        return [one for one in self.machines if str(shards.get(ids.get(one.name))).startswith(f"{host.name}-")]
+
+    def have_reported(self, machines: Sequence[Host], since: float) -> bool:
+        """Return whether the cell counts all these machines as up, and has a report of each since a time in Unix
+        seconds.
+        """
+        try:
+            if not self.are_up(machines):
+                return False
+            ids = self._machine_ids()
+            with self._redis() as client:
+                last = dict(client.zrange(f"borg:contact:{self._id()}", 0, -1, withscores=True))
+        except (psycopg.Error, redis.RedisError):
+            return False
+        return all(last.get(ids[machine.name], 0.0) > since for machine in machines)
+
+    def switch_off(self, hosts: Sequence[Host]) -> None:
+        """Take the power of some hosts at once. Control hosts lose what their disks have not synchronised."""
+        self.services.switch_off(hosts)
+        for host in hosts:
+            if host in self.control:
+                self.disks.lose_power(host)
+
+    def switch_on(self, hosts: Sequence[Host]) -> None:
+        self.services.switch_on(hosts)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.databases.url, autocommit=True) as connection:
@@ -141,6 +188,16 @@ class Cell:
             "BORG_DNS_HOST": host.address,
         }
 
+    def _machine_ids(self) -> dict[str, str]:
+        """Return the ids of the machines by name, as Redis has them."""
+        return dict(self.query("SELECT hostname, id::text FROM scheduling_machine"))
+
+    def _id(self) -> int:
+        return int(self.query("SELECT id FROM scheduling_cell")[0][0])
+
+    def _redis(self) -> redis.Redis:
+        return redis_clients.client(self.caches.url, socket_timeout=1.0, decode_responses=True)
+
     def _web_answers(self) -> bool:
         for host in (self.front, *self.control):
             try:
@@ -150,6 +207,16 @@ class Cell:
             except OSError:
                 return False
         return True
+
+    def _set(self, settings: Mapping[str, str], token: str) -> None:
+        """Change settings of the cell."""
+        request = urllib.request.Request(
+            f"{self.url}/api/v1/cells/{CELL}/settings/",
+            json.dumps({"settings": settings}).encode(),
+            {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+            method="PATCH",
+        )
+        urllib.request.urlopen(request, timeout=30.0).close()
 
     def _schema(self) -> dict[str, Any]:
         """Migrate the database, and create the cell, a tenant and users. Return their tokens."""
@@ -166,7 +233,7 @@ class Cell:
     def _start(self, host: Host, name: str, arguments: Sequence[str]) -> None:
         log = self.folder / host.name / f"{name}.log"
         argv = [sys.executable, *command(self.plant, name, *arguments)]
-        after = [sys.executable, "-m", *arguments, "--release"] if name == "master" else []
+        after = [sys.executable, "-m", *arguments, "--release"] if name in MASTERS else []
         self.services.start(Service(host, name, argv, log, self._whole(host), cwd=ROOT, after=after))
 
     def _borglet(self, host: Host, token: str) -> Service:

@@ -6,15 +6,18 @@ The checker returns violations. Each has a kind:
     twice       a request had its effect twice, or an incarnation was placed twice
     revision    the journal has a gap, or ends before the cell's revision
     lease       a master placed tasks while another one had the lease
+    port        two tasks on one machine had the same port at once
     two-runs    two incarnations of one task ran at once, for longer than the reconnection window
     name        a name pointed to a task that had ended, for longer than its bound
     quota       more quota is sold or used than there is
     invariant   `manage.py validate` or `manage.py ledger_check` found an error
     spec        a job or a task does not end where its spec says
+    rest        the cell did not recover from a fault, or did not come to rest
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections import Counter, defaultdict
@@ -45,15 +48,20 @@ class Violation:
 
 @dataclass(frozen=True)
 class JournalRow:
-    """An event of the journal. `incarnation`: None for other events than placements. `host`: of a new lease holder."""
+    """An event of the journal. `incarnation`: None for other events than placements. `host`: of a new lease holder of
+    `scheduler`. `machine`, `ports`: those that a placed task got.
+    """
 
     revision: int
     seq: int
     kind: str
     job: str = ""  # the name, for job.submitted
-    task: tuple[int, int] | None = None  # (job id, index)
+    task: tuple[int, int] | None = None  # (job id, index); of an ended job, (job id, -1)
     incarnation: int | None = None
     host: str = ""
+    scheduler: str = ""
+    machine: int = 0
+    ports: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class PassRow:
 
     host: str
     revision: int
+    scheduler: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,7 +137,7 @@ class Evidence:
     """Everything that the checker looks at. `at`: when the runs were read, after the cell had come to rest.
 
     `cuts`: (begin, end) of each time during which a machine could not be reached. `orders`: keys by number. `reported`:
-    sentences of `validate` and `ledger_check`.
+    sentences of `validate` and `ledger_check`. `clock_error_s`: by how much the database's clock was wrong at times.
     """
 
     at: float
@@ -144,6 +153,7 @@ class Evidence:
     lookups: Sequence[Lookup] = ()
     cuts: Sequence[tuple[float, float]] = ()
     reported: Sequence[str] = ()
+    clock_error_s: float = 0.0
 
 
 def check(evidence: Evidence) -> list[Violation]:
@@ -198,11 +208,15 @@ def _gaps(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _without_lease(evidence: Evidence) -> Iterator[Violation]:
-    taken = sorted((row.revision, row.host) for row in evidence.journal if row.host)
+    taken: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for row in sorted(evidence.journal, key=lambda row: row.revision):
+        if row.host:
+            taken[row.scheduler].append((row.revision, row.host))
     late: Counter[tuple[str, int]] = Counter()
     for one in evidence.passes:
-        if before := [lease for lease in taken if lease[0] <= one.revision]:
-            revision, holder = before[-1]
+        leases = taken[one.scheduler]
+        if position := bisect.bisect_right(leases, one.revision, key=lambda lease: lease[0]):
+            revision, holder = leases[position - 1]
             if one.host != holder:
                 late[one.host, revision] += 1
     for (host, revision), number in late.items():
@@ -210,6 +224,28 @@ def _without_lease(evidence: Evidence) -> Iterator[Violation]:
             yield Violation(
                 "lease", f"{host} placed tasks in {number} passes after another took the lease at {revision}"
             )
+
+
+def _shared_ports(evidence: Evidence) -> Iterator[Violation]:
+    holders: dict[tuple[int, int], tuple[int, int]] = {}  # (machine, port) -> task
+    held: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)  # task -> (machine, port)
+    of_job: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for row in sorted(evidence.journal, key=lambda row: (row.revision, row.seq)):
+        if row.task is None:
+            continue
+        job, index = row.task
+        for task in [row.task] if index >= 0 else of_job.pop(job, set()):  # it leaves its machine, or is placed again
+            for place in held.pop(task, ()):
+                if holders.get(place) == task:
+                    del holders[place]
+        for port in row.ports:
+            place = (row.machine, port)
+            if place in holders:
+                tasks = f"{holders[place]} and {row.task}"
+                yield Violation("port", f"revision {row.revision}: {tasks} have port {port} of machine {row.machine}")
+            holders[place] = row.task
+            held[row.task].add(place)
+            of_job[job].add(row.task)
 
 
 def _double_runs(evidence: Evidence) -> Iterator[Violation]:
@@ -231,7 +267,8 @@ def _old_names(evidence: Evidence) -> Iterator[Violation]:
         places[place.job, place.index, place.address].append(place)
     for one in evidence.lookups:
         there = places[one.job, one.index, one.address]
-        if not any(place.since <= one.at <= place.until + NAME_BOUND_S for place in there):
+        wrong = evidence.clock_error_s
+        if not any(place.since - wrong <= one.at <= place.until + NAME_BOUND_S + wrong for place in there):
             late = min((one.at - place.until for place in there if place.since <= one.at), default=math.inf)
             yield Violation(
                 "name", f"{one.resolver}: {one.job}/{one.index} is {one.address}, {late:.0f} s after its end"
@@ -295,6 +332,7 @@ _CHECKS = (
     _repeated_effects,
     _gaps,
     _without_lease,
+    _shared_ports,
     _double_runs,
     _old_names,
     _oversold,

@@ -25,11 +25,17 @@ from tests.ha.services import Service, Services, wait_until
 PATRONI = Path(__file__).parents[2] / "build" / "patroni" / "bin" / "patroni"
 _TTL_S, _LOOP_S, _RETRY_S = 20, 2, 4
 _READY_S = 600.0
+_MEGABYTE = 1_000_000
 _PARAMETERS = {
     "max_connections": 200,
     "shared_buffers": "64MB",
     "jit": "off",
     "wal_keep_size": "256MB",
+    # As in deploy/ha. A leader whose disk is full ends at the end of a segment. A standby that has this segment already
+    # follows the new leader only from the next one.
+    "archive_mode": "on",
+    "archive_command": "true",
+    "archive_timeout": 60,
     "max_wal_size": "512MB",
     "timezone": "UTC",
     # A standby that is cut off is noticed, and a session of a client that has vanished ends.
@@ -44,14 +50,14 @@ _PARAMETERS = {
 
 class Databases:
     """PostgreSQL on the control hosts. `clients`: further hosts that use it. `url`: the value of BORG_DATABASE_URL,
-    which leads to a proxy on the same host. `durable`: False if commits wait neither for the disk nor for a standby.
+    which leads to a proxy on the same host. `fsync`: False if PostgreSQL does not wait until its disk has a commit.
     """
 
     def __init__(
-        self, hosts: Sequence[Host], clients: Sequence[Host], services: Services, folder: Path, *, durable: bool = True
+        self, hosts: Sequence[Host], clients: Sequence[Host], services: Services, folder: Path, *, fsync: bool = True
     ) -> None:
         self.hosts = {host.name: host for host in hosts}
-        self._clients, self._durable = clients, durable
+        self._clients, self._fsync = clients, fsync
         self._services, self._folder = services, folder
         self.url = f"postgresql://postgres@127.0.0.1:{DATABASE_PORT}/{engines.DATABASE}?connect_timeout=5"
         self._admin = self.url.replace(f"/{engines.DATABASE}?", "/postgres?")
@@ -64,7 +70,7 @@ class Databases:
             self._services.start(self._patroni(host))
         for host in (*self.hosts.values(), *self._clients):
             self._services.start(database_proxy(host, list(self.hosts.values()), self._of(host)))
-        wait_until(self.complete, _READY_S, "PostgreSQL has a leader and its standbys stream")
+        wait_until(self.complete, _READY_S, "PostgreSQL has a leader and its standbys stream", every_s=0.5)
         with psycopg.connect(self._admin, autocommit=True) as connection:
             name = psycopg.sql.Identifier(engines.DATABASE)
             connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(name))
@@ -97,8 +103,21 @@ class Databases:
         except psycopg.Error:
             return False
         states = [(state, sync) for state, sync in rows if state == "streaming"]
-        synchronous = ("streaming", "sync") in states or not self._durable
-        return len(states) == len(self.hosts) - 1 and synchronous
+        return len(states) == len(self.hosts) - 1 and ("streaming", "sync") in states
+
+    def write_log(self, leader: Host) -> None:
+        """Fill the write-ahead log until PostgreSQL rejects it, but with at most 800 MB. PostgreSQL keeps some segments
+        of its log in advance, so it notices a full disk only after these.
+        """
+        write = f"SELECT pg_logical_emit_message(false, 'ha', repeat('x', {_MEGABYTE}))"
+        try:
+            with psycopg.connect(
+                host=leader.address, user="postgres", dbname="postgres", autocommit=True
+            ) as connection:
+                for _ in range(800):
+                    connection.execute(write)
+        except psycopg.Error:
+            return  # it ended, as it should when it cannot write its log
 
     def _etcd(self, host: Host) -> Service:
         peers = ",".join(f"{one.name}=http://{one.address}:2380" for one in self.hosts.values())
@@ -151,12 +170,12 @@ class Databases:
                     "retry_timeout": _RETRY_S,
                     "maximum_lag_on_failover": 1048576,
                     "primary_start_timeout": 0,  # a leader that ended is replaced instead of started again
-                    "synchronous_mode": self._durable,
+                    "synchronous_mode": True,
                     # A leader that is cut off could wait for its standbys for ever: a session with temporary tables
                     # that ends commits their removal, and nothing interrupts that wait.
                     "primary_stop_timeout": 5,
                     "failsafe_mode": True,
-                    "postgresql": {"use_pg_rewind": True, "parameters": {**_PARAMETERS, **self._durability()}},
+                    "postgresql": {"use_pg_rewind": True, "parameters": {**_PARAMETERS, "fsync": self._fsync}},
                 },
                 "initdb": [
                     {"encoding": "UTF8"},
@@ -164,7 +183,6 @@ class Databases:
                     {"locale-provider": "builtin"},
                     {"builtin-locale": "C.UTF-8"},
                     "data-checksums",
-                    "no-sync",
                 ],
             },
             "postgresql": {
@@ -185,10 +203,6 @@ class Databases:
                 "parameters": {"unix_socket_directories": str(home)},
             },
         }
-
-    def _durability(self) -> Mapping[str, Any]:
-        # The standbys get the log of the last seconds late, as if a leader had lost what its disk did not have yet.
-        return {} if self._durable else {"synchronous_commit": "off", "wal_writer_delay": "10s"}
 
     def _of(self, host: Host) -> Path:
         return self._folder / host.name

@@ -12,17 +12,21 @@ from pathlib import Path
 from tests.ha.checker import Evidence, Holding, JobRow, JournalRow, Lookup, PassRow, Placement, Run, TaskRow
 from tests.ha.history import Request
 
+# The events with which a task gets a machine or leaves it.
+_MOVES = ("task.placed", "task.evicted", "task.ended", "job.ended")
+
 
 def gather(
     cell_name: str,
     requests: Sequence[Request],
     alive: Path,
     *,
-    masters: Mapping[str, Path],
+    masters: Mapping[str, Sequence[Path]],
     lookups: Sequence[Lookup] = (),
     cuts: Sequence[tuple[float, float]] = (),
+    clock_error_s: float = 0.0,
 ) -> Evidence:
-    """Return the evidence about a cell that has come to rest. `masters`: the log of the master on each host."""
+    """Return the evidence about a cell that has come to rest. `masters`: the logs of the masters on each host."""
     from django.db import connection
 
     from quota.billing.ledger_check import ledger_check
@@ -35,8 +39,8 @@ def gather(
     reported = [*validate(cell.id, load=load_state), *ledger_check()]
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT revision, seq, kind, job_id, task_index, data->>'name', (data->>'incarnation')::int,"
-            " data->>'holder'"
+            "SELECT revision, seq, kind, job_id, coalesce(task_index, -1), data->>'name', (data->>'incarnation')::int,"
+            " data->>'holder', data->>'scheduler', machine_id, data->'ports'"
             " FROM scheduling_event WHERE cell_id = %s ORDER BY revision, seq",
             [cell.id],
         )
@@ -46,11 +50,14 @@ def gather(
                 seq,
                 kind,
                 job=name if kind == "job.submitted" else "",
-                task=(job_id, index) if kind == "task.placed" else None,
+                task=(job_id, index) if kind in _MOVES else None,
                 incarnation=incarnation if kind == "task.placed" else None,
                 host=holder.partition(":")[0] if kind == "cell.lease" else "",
+                scheduler=scheduler if kind == "cell.lease" else "",
+                machine=machine if kind == "task.placed" else 0,
+                ports=json.loads(ports) if kind == "task.placed" and ports else (),
             )
-            for revision, seq, kind, job_id, index, name, incarnation, holder in cursor
+            for revision, seq, kind, job_id, index, name, incarnation, holder, scheduler, machine, ports in cursor
         ]
         cursor.execute("SELECT job_id, index, state, incarnation FROM scheduling_task WHERE cell_id = %s", [cell.id])
         tasks = defaultdict(list)
@@ -66,7 +73,7 @@ def gather(
         revision=cell.revision,
         requests=requests,
         journal=journal,
-        passes=[one for host, log in masters.items() for one in read_passes(host, log)],
+        passes=[one for host, logs in masters.items() for log in logs for one in read_passes(host, log)],
         jobs=jobs,
         orders=dict(Order.objects.values_list("id", "key")),
         holdings=list(_holdings(cell_name)),
@@ -75,6 +82,7 @@ def gather(
         lookups=lookups,
         cuts=cuts,
         reported=reported,
+        clock_error_s=clock_error_s,
     )
 
 
@@ -82,7 +90,7 @@ def read_passes(host: str, log: Path) -> Iterator[PassRow]:
     """Yield the passes that placed tasks, from the log of a master."""
     for line in log.read_text().splitlines():
         if '"event": "pass"' in line and (found := json.loads(line))["placed"]:
-            yield PassRow(host, found["revision"])
+            yield PassRow(host, found["revision"], found["scheduler"])
 
 
 def read_runs(alive: Path) -> Iterator[Run]:

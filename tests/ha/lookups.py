@@ -17,7 +17,7 @@ from tests.ha.history import Action, History
 
 ZONE, PORT = "borg", 5353
 _PAUSE_S, _ANSWER_S = 0.2, 1.0
-_RECENT_JOBS, _MOST_TASKS = 30, 4
+_RECENT_REQUESTS, _MOST_TASKS = 40, 4
 
 
 class Lookups:
@@ -43,7 +43,8 @@ class Lookups:
 
     def _run(self) -> None:
         while not self._done.wait(_PAUSE_S):
-            jobs = [one.name for one in self._history.requests if one.action != Action.BUY][-_RECENT_JOBS:]
+            recent = self._history.requests[-_RECENT_REQUESTS:]
+            jobs = [one.name for one in recent if one.action != Action.BUY]
             if jobs:
                 self._look_up(
                     self._rng.choice(self._resolvers), self._rng.choice(jobs), self._rng.randrange(_MOST_TASKS)

@@ -11,10 +11,11 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -95,6 +96,7 @@ class Host:
     address: str
     inside: Namespaces
     switch: Namespaces
+    _delaying: list[subprocess.Popen[bytes]] = field(default_factory=list, compare=False)
 
     def cut_off(self) -> None:
         """Drop all packets from and to this host. The host does not notice: its network card stays up."""
@@ -110,9 +112,37 @@ class Host:
         self.inside.run("tc", "qdisc", "replace", "dev", "eth0", *limit)
         self.switch.run("tc", "qdisc", "replace", "dev", self.name, *limit)
 
+    def delay(self, seconds: float) -> None:
+        """Delay all packets from and to this host for a constant time, in each direction: instead of the host's link, a
+        process (`tests.ha.delaying`) carries its frames to the bridge.
+        """
+        near, far = f"{self.name}-near", f"{self.name}-far"
+        self.switch.run("ip", "link", "add", near, "type", "veth", "peer", "name", far)
+        self.switch.run("ip", "link", "set", near, "up")
+        self.switch.run("ip", "link", "set", far, "master", "bridge", "up")
+        program = (sys.executable, "-S", "-E", str(Path(__file__).with_name("delaying.py")))
+        process = subprocess.Popen(
+            self.switch.command(*program, self.name, near, str(seconds)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._delaying.append(process)
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"the process that delays the packets of {self.name} has ended")
+        self.switch.run("ip", "link", "set", self.name, "nomaster")
+
     def heal(self) -> None:
         """End all faults of the network of this host."""
         self.switch.run("nft", f"flush chain bridge faults {self.name}")
+        while self._delaying:
+            process = self._delaying.pop()
+            self.switch.run("ip", "link", "set", self.name, "master", "bridge")
+            for child in psutil.Process(process.pid).children():  # `nsenter` ends with its child
+                child.kill()
+            process.wait()
+            self.switch.run("ip", "link", "del", f"{self.name}-near")
         for namespaces, device in ((self.inside, "eth0"), (self.switch, self.name)):
             if " tbf " in namespaces.run("tc", "qdisc", "show", "dev", device):
                 namespaces.run("tc", "qdisc", "del", "dev", device, "root")

@@ -5,7 +5,7 @@
 recheck-removed   a commit writes each assignment of a plan, also if its machine, job or task has changed meanwhile
 lease-ignored     a master places tasks without the lease
 fencing-removed   a Borglet does not stop tasks that the cell took away from it
-fsync-off         PostgreSQL acknowledges a commit before any disk or standby has it (`tests.ha.databases`)
+fsync-off         PostgreSQL acknowledges a commit before a disk has it (`tests.ha.databases`)
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ PLANTS: Mapping[str, tuple[Callable[[], None], str]] = {
     "fencing-removed": (_remove_fencing, "borglet"),
 }
 FSYNC_OFF = "fsync-off"
+# The faults that show what follows. A machine that fails makes both schedulers place its tasks from the same revision.
+FITTING: Mapping[str, list[str]] = {
+    "recheck-removed": ["machine-off", "machines-cut", "machine-off", "machines-off"],
+    "lease-ignored": ["lease-holder-pause", "lease-holder-kill"],
+    "fencing-removed": ["machine-cut"],
+    FSYNC_OFF: ["all-control-off"],
+}
 
 
 def command(plant: str, service: str, module: str, *arguments: str) -> list[str]:

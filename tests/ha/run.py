@@ -8,28 +8,35 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.ha.cell import CELL, TENANT, Cell, remove_control_groups
+import psycopg
+
+from tests.ha.cell import CELL, MASTERS, TENANT, Cell, remove_control_groups
 from tests.ha.checker import Lookup, Violation, check
 from tests.ha.databases import check_patroni
 from tests.ha.evidence import gather
-from tests.ha.faults import FAULTS, inject
-from tests.ha.history import History, Outcome
+from tests.ha.faults import FAULTS, SKEW_S
+from tests.ha.history import Action, History, Outcome
+from tests.ha.injecting import Injector
 from tests.ha.lookups import ZONE, Lookups
 from tests.ha.network import enter, network
+from tests.ha.planning import kinds, planned
 from tests.ha.plants import FSYNC_OFF, PLANTS
+from tests.ha.report import summary
 from tests.ha.services import Services, wait_until
 from tests.ha.workload import Caller, Workload
-from tests.ha.writing import Loop, cache_loop, database_loop, max_gap_s, web_loop
+from tests.ha.writing import cache_loop, database_loop, web_loop
 
 CONTROL_HOSTS, CLIENTS = 3, 4
 _FRONT, _CONTROL, _MACHINES = 5, 11, 101  # the first numbers of their addresses
-_WARM_S, _COMPLETE_S, _REST_S, _QUIET_S = 10.0, 300.0, 300.0, 20.0
+_WARM_S, _REST_S, _QUIET_S = 10.0, 300.0, 20.0
+_PLANT_REST_S = 60.0  # a cell without a protection may never come to rest
 
 
 @dataclass
@@ -48,18 +55,18 @@ class Plan:
 
 @dataclass
 class Run:
-    """A cell under load. `cuts`: when machines may have been unreachable, for the checker."""
+    """A cell under load. `rows`: one object per fault."""
 
     plan: Plan
     cell: Cell
     folder: Path
-    rng: random.Random
     history: History
+    rows: list[dict[str, Any]] = field(default_factory=list)
     cuts: list[tuple[float, float]] = field(default_factory=list)
     lookups: list[Lookup] = field(default_factory=list)
 
     def faults(self) -> Iterator[dict[str, Any]]:
-        """Inject the faults of the plan, one after the other. Yield what each of them did."""
+        """Inject the faults of the plan. Yield what each of them did."""
         caller = Caller(self.cell.url, self.cell.token)
         loops = {
             "postgres": database_loop(self.cell.databases.url),
@@ -81,83 +88,65 @@ class Run:
             rng=random.Random(self.plan.seed),
         )
         self.lookups = lookups.found
+        injector = Injector(self.cell, loops, self.plan.seed, cuts=self.cuts)
         with ExitStack() as stack:
             for loop in loops.values():
                 stack.enter_context(loop)
             stack.enter_context(workload)
             stack.enter_context(lookups)
             time.sleep(_WARM_S)
-            for name in self._names():
-                yield self._one(name, loops)
+            for row in injector.run(self.plan.faults, minutes=self.plan.minutes):
+                self.rows.append(row)
+                yield row
 
     def violations(self) -> list[Violation]:
-        """Wait until the cell has come to rest, and return what the checker finds."""
-        wait_until(self._rests, _REST_S, "no task is pending")
+        """Wait until the cell has come to rest, and return what the checker finds. Without that, return that it did not
+        recover.
+        """
+        if problems := [row["problem"] for row in self.rows if not row["survived"]]:
+            return [Violation("rest", problem) for problem in problems]
+        found = []
+        try:
+            wait_until(self._rests, _PLANT_REST_S if self.plan.plant else _REST_S, "no task is pending", every_s=0.5)
+        except TimeoutError as error:
+            found = [Violation("rest", str(error))]
         time.sleep(_QUIET_S)
         os.environ.update(self.cell.env(self.cell.control[0]))
         import django
 
         django.setup()
-        masters = {host.name: self.folder / host.name / "master.log" for host in self.cell.control}
-        evidence = gather(
-            CELL, self.history.requests, self.cell.alive, masters=masters, lookups=self.lookups, cuts=self.cuts
-        )
-        return check(evidence)
-
-    def counts(self) -> dict[str, int]:
-        """Return how many requests of the clients had each outcome."""
-        return {outcome.value: sum(one.outcome == outcome for one in self.history.requests) for outcome in Outcome}
-
-    def _names(self) -> Iterator[str]:
-        if not self.plan.minutes:
-            yield from self.plan.faults
-            return
-        end = time.monotonic() + self.plan.minutes * 60
-        while True:
-            for name in self.rng.sample(self.plan.faults, len(self.plan.faults)):
-                if time.monotonic() >= end:
-                    return
-                yield name
-
-    def _one(self, name: str, loops: dict[str, Loop]) -> dict[str, Any]:
-        began = time.time()
-        fault = inject(name, self.cell, self.rng)
-        try:
-            time.sleep(fault.hold_s)
-        finally:
-            fault.end()
-        self.cuts.append((began, time.time()))
-        healed = wait_until(
-            lambda: self.cell.complete() and all(loop.writes() for loop in loops.values()),
-            _COMPLETE_S,
-            f"the cell is complete again after {name}",
-        )
-        gaps = {what: round(loop.gap_s(fault.began), 1) for what, loop in loops.items()}
-        gaps["placing"] = round(self._placing_gap_s(began), 1)
-        return {
-            "fault": name,
-            "host": fault.service.host.name,
-            "gap_s": gaps,
-            "complete_s": round(healed, 1),
-            "load": round(os.getloadavg()[0], 1),
+        masters = {
+            host.name: [self.folder / host.name / f"{master}.log" for master in MASTERS] for host in self.cell.control
         }
-
-    def _placing_gap_s(self, since: float) -> float:
-        """Return the longest pause between two placements, from the last before the time `since` until now."""
-        rows = self.cell.query(
-            "SELECT EXTRACT(epoch FROM time)::float FROM scheduling_event WHERE kind = 'task.placed' ORDER BY time"
+        wrong_clock = any(row["fault"] == "postgres-leader-skew" for row in self.rows)
+        evidence = gather(
+            CELL,
+            self.history.requests,
+            self.cell.alive,
+            masters=masters,
+            lookups=self.lookups,
+            cuts=self.cuts,
+            clock_error_s=SKEW_S if wrong_clock else 0.0,
         )
-        return max_gap_s([at for (at,) in rows], since, time.time())
+        return [*found, *check(evidence)]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many requests of the clients had each outcome, by what they asked for."""
+        found = Counter((request.action, request.outcome) for request in self.history.requests)
+        return {action: {outcome: found[action, outcome] for outcome in Outcome} for action in Action}
 
     def _rests(self) -> bool:
-        rows = self.cell.query(
-            "SELECT count(*) FROM scheduling_task WHERE state = 'pending' OR (state = 'running' AND NOT up)"
-        )
+        try:
+            rows = self.cell.query(
+                "SELECT count(*) FROM scheduling_task WHERE state = 'pending' OR (state = 'running' AND NOT up)"
+            )
+        except psycopg.Error:
+            return False
         return rows == [(0,)]
 
 
 def run(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Run a plan. Yield one object per fault, and at the end one with the violations."""
+    """Run a plan. Yield one object per fault, and at the end one with all numbers and the violations."""
     if unknown := [name for name in plan.faults if name not in FAULTS]:
         raise ValueError(f"FAULT={unknown[0]}: there is no such fault; choose from {', '.join(FAULTS)}")
     if plan.plant not in ("", FSYNC_OFF, *PLANTS):
@@ -179,12 +168,23 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
         cell = Cell(control, machines, front, services, folder, plant=plan.plant)
         began = time.monotonic()
         cell.start()
-        yield {"started_s": round(time.monotonic() - began, 1), "seed": plan.seed}
-        one = Run(plan, cell, folder, random.Random(plan.seed), History(folder / "history.jsonl"))
-        yield from one.faults()
-        found = one.violations()
+        expected = planned(plan.faults, minutes=plan.minutes, seed=plan.seed)
         yield {
+            "started_s": round(time.monotonic() - began, 1),
+            "seed": plan.seed,
+            "machines": plan.machines,
+            "plant": plan.plant,
+            "planned": kinds([one.name for one in expected]),
+        }
+        one = Run(plan, cell, folder, History(folder / "history.jsonl"))
+        faults_began = time.monotonic()
+        yield from one.faults()
+        minutes = round((time.monotonic() - faults_began) / 60, 1)
+        yield {
+            "minutes": minutes,
+            **summary(one.rows),
             "requests": one.counts(),
             "lookups": len(one.lookups),
-            "violations": [str(violation) for violation in found],
+            "violations": [str(violation) for violation in one.violations()],
+            "run_minutes": round((time.monotonic() - began) / 60, 1),
         }

@@ -86,9 +86,9 @@ class Service:
             self._entered.send_signal(signal.SIGCONT)
 
     def skew(self, seconds: int) -> None:
-        """Kill the service. It starts again with a clock that is so many seconds ahead."""
+        """Kill all processes of the service. It starts again with a clock that is so many seconds ahead."""
         self._skew_s = seconds
-        self.kill()
+        send(self.processes(), signal.SIGKILL)
 
     def restart_if_ended(self, now: float) -> bool:
         """Start the service if it ended `restart_s` seconds ago. Return whether it was started."""
@@ -138,16 +138,16 @@ class Services:
     def on(self, host: str, name: str) -> Service:
         return self._all[host, name]
 
-    def switch_off(self, host: Host) -> None:
-        """Kill all processes of a host. They stay off until `switch_on`."""
+    def switch_off(self, hosts: Sequence[Host]) -> None:
+        """Kill all processes of some hosts. They stay off until `switch_on`."""
         with self._lock:
-            self._down.add(host.name)
-            send(list(host.inside.processes()), signal.SIGKILL)
+            self._down |= {host.name for host in hosts}
+            send([process for host in hosts for process in host.inside.processes()], signal.SIGKILL)
 
-    def switch_on(self, host: Host) -> None:
-        """Start the services of a host again."""
+    def switch_on(self, hosts: Sequence[Host]) -> None:
+        """Start the services of some hosts again."""
         with self._lock:
-            self._down.discard(host.name)
+            self._down -= {host.name for host in hosts}
 
     def _watch(self) -> None:
         while not self._done.wait(0.2):
@@ -157,13 +157,13 @@ class Services:
                         service.restart_if_ended(time.monotonic())
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> float:
+def wait_until(condition: Callable[[], object], timeout_s: float, what: str, *, every_s: float = 0.05) -> float:
     """Wait until a condition holds, and return the seconds that it took. Raises `TimeoutError` that names `what`."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(0.05)
+        time.sleep(every_s)
     return time.monotonic() - began
 
 

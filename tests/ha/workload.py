@@ -112,7 +112,7 @@ class Client:
             "tenant": TENANT,
             "cell": CELL,
             "band": "production",
-            "amounts": {"cpu": "1"},
+            "amounts": {"cpu": "20m"},
             "ends_at": until.isoformat(),
             "key": key,
         }
@@ -142,7 +142,11 @@ class Client:
             "tenant": TENANT,
             "tasks": tasks,
             "labels": {"change": change},
+            # Two schedulers make plans at the same time: one for services, and one for batch jobs.
+            "appclass": "batch" if int(name.rpartition("-")[2]) % 2 else "latency-sensitive",
+            "names": {"leave_s": 0},
             "task": {
+                "ports": ["main"],
                 "command": ["sh", "-c", _TASK, "task", str(self._alive)],
                 "env": {"CHANGE": change} if self._rng.random() < 0.5 else {},
                 "limit": {"cpu": "100m", "ram": "64Mi", "disk": "16Mi"},

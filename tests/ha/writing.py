@@ -15,7 +15,7 @@ from serving import redis_clients
 from tests.ha.history import Outcome
 from tests.ha.workload import Caller
 
-_PAUSE_S = 0.05
+_PAUSE_S, _WEB_PAUSE_S = 0.1, 0.3
 
 
 class NotWritten(Exception):
@@ -28,6 +28,7 @@ class Loop:
 
     write: Callable[[int], None]
     failures: tuple[type[Exception], ...]
+    pause_s: float = _PAUSE_S
     done: list[tuple[float, int]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -48,12 +49,12 @@ class Loop:
         return max_gap_s([at for at, _ in self.done], since, time.monotonic())
 
     def writes(self) -> bool:
-        """Return whether a write has succeeded within the last second."""
-        return bool(self.done) and self.done[-1][0] > time.monotonic() - 1.0
+        """Return whether a write has succeeded within the last two seconds."""
+        return bool(self.done) and self.done[-1][0] > time.monotonic() - 2.0
 
     def _run(self) -> None:
         for number in itertools.count():
-            if self._stop.wait(_PAUSE_S):
+            if self._stop.wait(self.pause_s):
                 return
             try:
                 self.write(number)
@@ -113,4 +114,4 @@ def web_loop(caller: Caller, cell: str, tenant: str) -> Loop:
         if answer.outcome != Outcome.ACKNOWLEDGED:
             raise NotWritten(answer.detail)
 
-    return Loop(write, (NotWritten,))
+    return Loop(write, (NotWritten,), pause_s=_WEB_PAUSE_S)

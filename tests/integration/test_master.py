@@ -256,6 +256,24 @@ def test_a_master_without_the_lease_does_nothing(cell) -> None:
     assert placed(job) == 0
 
 
+def test_a_master_whose_renewal_waited_for_a_standby_asks_again(cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease expires while its renewal commits, and another master takes it before the first one goes on."""
+    ttl_s, renew = 0.6, lease.renew
+
+    def waits(*args: int, **fields: object) -> int | None:
+        epoch = renew(*args, **fields)  # type: ignore[arg-type]
+        time.sleep(1.5 * ttl_s)
+        return epoch
+
+    master = Master(cell.id, holder="one", lease_ttl_s=ttl_s)
+    assert master._hold_lease()
+    time.sleep(ttl_s / 2)
+    monkeypatch.setattr(lease, "renew", waits)
+    assert master._hold_lease()
+    assert lease.take(cell.id, scheduler="default", holder="two", ttl_s=60) == 2
+    assert not master._hold_lease()
+
+
 def _holder(pid: int) -> str:
     """Return the name under which a process of this host would hold the lease of a master."""
     host, _, which = lease.own_holder().split(":")

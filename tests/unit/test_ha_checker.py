@@ -107,6 +107,23 @@ PLANTED = {
     "the journal goes beyond the cell": ("revision", {"revision": 3}),
     "an event within a revision is missing": ("revision", {"journal": [*HONEST.journal[:3], *HONEST.journal[4:]]}),
     "a master goes on without the lease": ("lease", {"passes": [PassRow("c1", 3)] * (LATE_PASSES + 1)}),
+    "a second master of one scheduler goes on": (
+        "lease",
+        {
+            "journal": [*HONEST.journal, JournalRow(4, 1, "cell.lease", host="c1", scheduler="batch")],
+            "passes": [PassRow("c1", 4), PassRow("c2", 4, "batch"), *[PassRow("c1", 4)] * LATE_PASSES],
+        },
+    ),
+    "two tasks on one machine have one port": (
+        "port",
+        {
+            "journal": [
+                *HONEST.journal,
+                JournalRow(4, 1, "task.placed", task=(2, 0), incarnation=1, machine=3, ports=[80]),
+                JournalRow(4, 2, "task.placed", task=(2, 1), incarnation=1, machine=3, ports=[80]),
+            ]
+        },
+    ),
     "a name points to an ended task": ("name", {"lookups": [Lookup(41.0 + NAME_BOUND_S, "c1", "gone", 0, "10.0.0.1")]}),
     "a name points to the machine before": (
         "name",
@@ -156,6 +173,22 @@ def test_two_incarnations_may_overlap_while_a_machine_is_cut_off() -> None:
     runs = [Run("web", 0, 1, 11.0, 199.0 + RECONNECTION_S), *HONEST.runs[1:]]
     assert check(replace(HONEST, runs=runs, cuts=[(15.0, 200.0)])) == []
     assert check(replace(HONEST, runs=runs, cuts=[(300.0, 400.0)])) != [], "a later cut does not explain it"
+
+
+def test_a_port_may_have_a_second_holder_after_the_first_has_left() -> None:
+    for leaves in (JournalRow(4, 2, "task.evicted", task=(2, 0)), JournalRow(4, 2, "job.ended", task=(2, -1))):
+        rows = [
+            JournalRow(4, 1, "task.placed", task=(2, 0), incarnation=1, machine=3, ports=[80]),
+            leaves,
+            JournalRow(4, 3, "task.placed", task=(5, 0), incarnation=1, machine=3, ports=[80]),
+        ]
+        assert check(replace(HONEST, journal=[*HONEST.journal, *rows])) == []
+
+
+def test_names_are_compared_with_the_error_of_the_clock() -> None:
+    late = [Lookup(41.0 + NAME_BOUND_S, "c1", "gone", 0, "10.0.0.1")]
+    assert check(replace(HONEST, lookups=late)) != []
+    assert check(replace(HONEST, lookups=late, clock_error_s=2.0)) == []
 
 
 def test_a_request_without_an_answer_may_have_its_effect_or_not() -> None:
