@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,12 +145,11 @@ class Run:
         return rows == [(0,)]
 
 
-def run(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Run a plan. Yield one object per fault, and at the end one with all numbers and the violations."""
-    if unknown := [name for name in plan.faults if name not in FAULTS]:
-        raise ValueError(f"FAULT={unknown[0]}: there is no such fault; choose from {', '.join(FAULTS)}")
-    if plan.plant not in ("", FSYNC_OFF, *PLANTS):
-        raise ValueError(f"PLANT={plan.plant}: choose from {', '.join([*PLANTS, FSYNC_OFF])}")
+@contextmanager
+def started_hosts(machines: int, *, plant: str = "") -> Iterator[Cell]:
+    """Make three control hosts, `machines` machines and the front, and enter the front. Yield their cell, which is not
+    started yet. All processes end with the block, and its folder is removed unless `HA_KEEP` is set.
+    """
     check_patroni()
     folder = Path(tempfile.mkdtemp(prefix="borg-ha-"))
     folder.chmod(0o711)
@@ -162,10 +161,19 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
         hosts = cleanup.enter_context(network())
         services = cleanup.enter_context(Services())
         control = [hosts.add(f"c{number + 1}", _CONTROL + number) for number in range(CONTROL_HOSTS)]
-        machines = [hosts.add(f"m{number + 1}", _MACHINES + number) for number in range(plan.machines)]
+        plain = [hosts.add(f"m{number + 1}", _MACHINES + number) for number in range(machines)]
         front = hosts.add("front", _FRONT)
         enter(front)
-        cell = Cell(control, machines, front, services, folder, plant=plan.plant)
+        yield Cell(control, plain, front, services, folder, plant=plant)
+
+
+def run(plan: Plan) -> Iterator[dict[str, Any]]:
+    """Run a plan. Yield one object per fault, and at the end one with all numbers and the violations."""
+    if unknown := [name for name in plan.faults if name not in FAULTS]:
+        raise ValueError(f"FAULT={unknown[0]}: there is no such fault; choose from {', '.join(FAULTS)}")
+    if plan.plant not in ("", FSYNC_OFF, *PLANTS):
+        raise ValueError(f"PLANT={plan.plant}: choose from {', '.join([*PLANTS, FSYNC_OFF])}")
+    with started_hosts(plan.machines, plant=plan.plant) as cell:
         began = time.monotonic()
         cell.start()
         expected = planned(plan.faults, minutes=plan.minutes, seed=plan.seed)
@@ -176,7 +184,7 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
             "plant": plan.plant,
             "planned": kinds([one.name for one in expected]),
         }
-        one = Run(plan, cell, folder, History(folder / "history.jsonl"))
+        one = Run(plan, cell, cell.folder, History(cell.folder / "history.jsonl"))
         faults_began = time.monotonic()
         yield from one.faults()
         minutes = round((time.monotonic() - faults_began) / 60, 1)

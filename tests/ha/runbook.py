@@ -19,25 +19,20 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.acceptance import runbook
-from tests.ha.cell import Cell, remove_control_groups
-from tests.ha.databases import check_patroni
+from tests.ha.cell import Cell
 from tests.ha.lookups import PORT, ZONE
-from tests.ha.network import Host, enter, network, send
+from tests.ha.network import Host, send
 from tests.ha.proxies import LINK_PORT, WEB_PORT
-from tests.ha.services import Services, wait_until
+from tests.ha.run import started_hosts
+from tests.ha.services import wait_until
 
-_CONTROL, _MACHINES, _FRONT = 11, 101, 5  # the first numbers of their addresses
 _WITHIN_S, _ANSWER_S = 180.0, "10"
 _MASTERS = "systemctl restart borg-master@CELL"
 
@@ -117,7 +112,9 @@ def _one(drill: Drill, cell: Cell) -> dict[str, object]:
     """Raise an alarm, do its step, and return how long both took. Raises `TimeoutError`."""
     assert drill.step in runbook.mentioned(runbook.entries()[drill.alarm]), drill.alarm
     wait_until(
-        lambda: cell.complete() and drill.true(cell) is False, _WITHIN_S, f"{drill.alarm} is false before the drill"
+        lambda: cell.complete(cell.machines) and drill.true(cell) is False,
+        _WITHIN_S,
+        f"{drill.alarm} is false before the drill",
     )
     stopped = [cell.services.on(host.name, drill.service) for host in drill.where(cell)]
     for service in stopped:
@@ -126,30 +123,11 @@ def _one(drill: Drill, cell: Cell) -> dict[str, object]:
     for service in stopped:  # as `systemctl restart` does after its time limit: all processes of the unit end
         send(service.processes(), signal.SIGKILL)
         service.resume()  # `nsenter` has stopped too
-    over_s = wait_until(lambda: drill.true(cell) is False and cell.complete(), _WITHIN_S, f"{drill.alarm} is over")
+    over_s = wait_until(
+        lambda: drill.true(cell) is False and cell.complete(cell.machines), _WITHIN_S, f"{drill.alarm} is over"
+    )
     hosts = [service.host.name for service in stopped]
     return {"alarm": drill.alarm, "hosts": hosts, "raised_s": round(raised_s, 1), "over_s": round(over_s, 1)}
-
-
-@contextmanager
-def _cell(machines: int) -> Iterator[Cell]:
-    """Start a cell of three control hosts, and yield it."""
-    check_patroni()
-    folder = Path(tempfile.mkdtemp(prefix="borg-ha-"))
-    folder.chmod(0o711)
-    with ExitStack() as cleanup:
-        if "HA_KEEP" not in os.environ:
-            cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        cleanup.callback(remove_control_groups, folder)
-        hosts = cleanup.enter_context(network())
-        services = cleanup.enter_context(Services())
-        control = [hosts.add(f"c{number + 1}", _CONTROL + number) for number in range(3)]
-        plain = [hosts.add(f"m{number + 1}", _MACHINES + number) for number in range(machines)]
-        front = hosts.add("front", _FRONT)
-        enter(front)
-        cell = Cell(control, plain, front, services, folder)
-        cell.start()
-        yield cell
 
 
 def main() -> int:
@@ -157,7 +135,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = os.environ.get("ALARM", "")
     try:
-        with _cell(int(os.environ.get("HA_MACHINES") or 2)) as cell:
+        with started_hosts(int(os.environ.get("HA_MACHINES") or 2)) as cell:
+            cell.start()
             for drill in DRILLS:
                 if chosen in ("", drill.alarm):
                     print(json.dumps(_one(drill, cell)), flush=True)
