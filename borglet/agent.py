@@ -30,6 +30,7 @@ from borglet.health_prober import Prober
 from borglet.identity.saved_state import IdentityStore
 from borglet.messages import (
     OLDEST_PROTOCOL,
+    TIME_LIMITS_SINCE,
     WIRE_REPORTS_SINCE,
     LogChunk,
     LogRequest,
@@ -39,7 +40,8 @@ from borglet.messages import (
     RunTask,
     TaskIdentity,
     TaskKey,
-    for_protocol_1,
+    opened,
+    without_time_limits,
 )
 from borglet.packages.base import PackageMissing, Packages
 from borglet.pressure.control_loop import Guard
@@ -175,7 +177,9 @@ class Agent:
         )
         if self._windows is not None and (windows := self._windows.due(self._clock())):
             report = msgspec.structs.replace(report, windows=windows)
-        return for_protocol_1(report) if protocol < WIRE_REPORTS_SINCE else report
+        if protocol < TIME_LIMITS_SINCE:
+            report = without_time_limits(report)
+        return opened(report) if protocol < WIRE_REPORTS_SINCE else report
 
     async def read_logs(self, poll: Poll) -> list[LogChunk]:
         """Return the parts of logs that `poll` requests."""

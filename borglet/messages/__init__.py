@@ -25,6 +25,7 @@ from borglet.messages.conversation import (
     MAX_FRAME_BYTES,
     OLDEST_PROTOCOL,
     PROTOCOL,
+    TIME_LIMITS_SINCE,
     WIRE_REPORTS_SINCE,
     Hello,
     Poll,
@@ -42,7 +43,7 @@ from borglet.messages.joining import JoinAnswer, JoinRequest, authority_digest
 from borglet.messages.logs import LogChunk, LogLine, LogRequest
 from borglet.messages.packages import PackageFailed, PackageHave, PackageRef, PackageSources, PackageTicket, PeerAddress
 from borglet.messages.refusals import MalformedMessage, Refusal
-from borglet.messages.reports import MAX_REPORTED_PACKAGES, Report, WireReport, for_protocol_1, opened, sealed
+from borglet.messages.reports import MAX_REPORTED_PACKAGES, Report, WireReport, opened, sealed, without_time_limits
 from borglet.messages.shells import (
     SHELL_CONTEXT,
     SHELL_FRAME_BYTES,

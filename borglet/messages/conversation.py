@@ -14,10 +14,11 @@ from borglet.messages.shells import ShellGrant
 
 # Both sides support versions N and N-1, which are one release apart. N-1 ignores new fields of N and does not send
 # them, so they have defaults. N-1 rejects a new value of an enumeration, so N replaces it before it sends it to N-1
-# (`reports.for_protocol_1`).
-PROTOCOL = 2
+# (`reports.without_time_limits`).
+PROTOCOL = 3
 OLDEST_PROTOCOL = 1
 WIRE_REPORTS_SINCE = 2
+TIME_LIMITS_SINCE = 3
 MAX_FRAME_BYTES = 8 * 2**20
 
 

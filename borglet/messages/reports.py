@@ -80,16 +80,18 @@ def opened(report: WireReport) -> Report:
     return Report(**{**shared, "tasks": tasks, "usage": usage, "allocs": allocs})
 
 
-def for_protocol_1(report: WireReport) -> Report:
-    """Return the report for a shard of protocol 1, which rejects `EndCause.TIME_LIMIT`. A task that has reached its
-    time limit is reported as unhealthy there. Only newer shards set time limits, so this concerns only tasks of a
+def without_time_limits(report: WireReport) -> WireReport:
+    """Return the report for a shard of protocol 1 or 2, which rejects `EndCause.TIME_LIMIT`. A task that has reached
+    its time limit is reported as unhealthy there. Only newer shards set time limits, so this concerns only tasks of a
     machine that has changed to an older shard.
     """
-    plain = opened(report)
-    return msgspec.structs.replace(plain, tasks=[_for_protocol_1(task) for task in plain.tasks])
+    if EndCause.TIME_LIMIT.encode() not in bytes(report.tasks):
+        return report
+    tasks: list[TaskReport] = _opened(_tasks, report.tasks, "tasks")
+    return msgspec.structs.replace(report, tasks=sealed([_without_time_limit(task) for task in tasks]))
 
 
-def _for_protocol_1(task: TaskReport) -> TaskReport:
+def _without_time_limit(task: TaskReport) -> TaskReport:
     if task.exit is None or task.exit.cause is not EndCause.TIME_LIMIT:
         return task
     exit_ = msgspec.structs.replace(task.exit, cause=EndCause.UNHEALTHY)

@@ -37,7 +37,7 @@ class EndCause(StrEnum):
     OUT_OF_DISK = "out-of-disk"
     OUT_OF_PROCESSES = "out-of-processes"
     UNHEALTHY = "unhealthy"
-    TIME_LIMIT = "time-limit"  # the run lasted for `RunTask.max_run_s`; not in protocol 1
+    TIME_LIMIT = "time-limit"  # the run lasted for `RunTask.max_run_s`; since protocol 3
     START_FAILED = "start-failed"
     SUPERVISOR_LOST = "supervisor-lost"
     MACHINE_SHORT = "machine-short"  # the machine ran out of an incompressible resource (§6.2)

@@ -24,11 +24,16 @@ def times_refusal(
     submitted_at: dt.datetime,
     now: dt.datetime,
     before: tuple[dt.datetime | None, dt.datetime | None] = (None, None),
+    started: bool = False,
 ) -> Rejected | None:
     """Return why a job cannot have its times, or None if it can have them. `before`: the time of its start and its
-    deadline so far, for an update. A time that does not change may have passed.
+    deadline so far, for an update. A time that does not change may have passed. `started`: whether tasks of the job may
+    have run already. Such a job cannot start later, because its tasks would not run again before that time after an
+    eviction.
     """
     start, deadline = job_spec.starts_at, deadline_of(job_spec, submitted_at=submitted_at)
+    if started and start is not None and start > now:
+        return _invalid("start_after", "the job has already started; remove this field, or submit another job")
     if start is not None and start != before[0]:
         if start <= now:
             detail = f"{job_spec.start_after} has passed; give a later time, or remove this field to start at once"

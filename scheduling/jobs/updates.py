@@ -240,7 +240,10 @@ def _change(
         _check_alloc_set(job, job_spec)
         columns = spec_columns(job_spec, admission.bands(), submitted_at=job.created_at)
         before = (job_spec.starts_at if earlier else job.start_after, job.deadline_at)
-        if problem := times_refusal(job_spec, submitted_at=job.created_at, now=entry.time, before=before):
+        started = job.start_after is None or job.start_after <= entry.time
+        if problem := times_refusal(
+            job_spec, submitted_at=job.created_at, now=entry.time, before=before, started=started
+        ):
             raise problem
         for problem in admission.admit(cell=job.cell.name, asks=_quota_requests(job, job_spec)):
             if problem is not None:

@@ -47,8 +47,8 @@ FIELD_TEXTS = {
     ),
     "start_after": (
         "No task starts before this time, for example `2026-12-24T02:00:00+01:00`, at most 366 days ahead. The job has "
-        "its quota from the submission on. By default, tasks start as soon as they can. A change takes effect at once, "
-        "for tasks that have not started."
+        "its quota from the submission on. By default, tasks start as soon as they can. An update can change it until "
+        "this time has come."
     ),
     "deadline_s": (
         "Seconds from the submission until the job must have ended, 1 to 31622400. All tasks that have not ended by "

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from borglet import variables
-from borglet.messages import HealthCheck, Slack
+from borglet.messages import TIME_LIMITS_SINCE, HealthCheck, Slack
 from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
 from scheduling.spec.field_errors import Problems, convert
@@ -40,9 +40,10 @@ _USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 
 
-# Older Borglets do not support packages, roots, networks and time limits, and would run such a task as a plain process
-# without a limit. The link stores the version of the protocol of each machine as an attribute.
+# Older Borglets do not support packages, roots and networks, and would run such a task as a plain process. Borglets
+# before protocol 3 would ignore its time limit. The link stores the version of each machine as an attribute.
 SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
+LIMITS_TIME = Constraint(PROTOCOL, Relation.AT_LEAST, str(TIME_LIMITS_SINCE))
 
 
 class SpecChange(StrEnum):
@@ -72,7 +73,9 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
         network and cores.
         """
         implied = []
-        if self.packages or self.root != "host" or self.network != "host" or self.max_run_s is not None:
+        if self.max_run_s is not None:
+            implied.append(LIMITS_TIME)
+        elif self.packages or self.root != "host" or self.network != "host":
             implied.append(SPEAKS)
         if self.root == "packages":
             implied.append(Constraint("runtime", Relation.EQUAL, "oci"))

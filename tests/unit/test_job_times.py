@@ -49,3 +49,9 @@ def test_an_update_may_keep_times_that_have_passed() -> None:
     assert refused(**kept, before=(EARLIER, NOW)) == {}
     assert list(refused(**kept, before=(None, NOW))) == ["start_after"]
     assert list(refused(**kept, before=(EARLIER, None))) == ["deadline_s"]
+
+
+def test_a_job_that_has_started_cannot_start_later() -> None:
+    problems = refused(start=LATER, before=(None, None), started=True)
+    assert problems == {"start_after": "the job has already started; remove this field, or submit another job"}
+    assert refused(start=EARLIER, before=(EARLIER, None), started=True) == {}

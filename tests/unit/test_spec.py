@@ -13,7 +13,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
 from scheduling.spec import field_errors, job_spec, parser
 from scheduling.spec.parser import CellLimits, parse
-from scheduling.spec.task_spec import SPEAKS, SpecChange
+from scheduling.spec.task_spec import LIMITS_TIME, SpecChange
 
 
 def hello(**changes: Any) -> dict[str, Any]:
@@ -378,7 +378,7 @@ def test_equal_times_in_two_zones_are_one_start() -> None:
 def test_a_task_with_a_time_limit_is_placed_only_where_the_borglet_enforces_it() -> None:
     job = parse(hello(tasks=2, task={"command": ["x"], "max_run_s": 60}, overrides={"1": {"max_run_s": None}}))
     assert [job.task(index).max_run_s for index in (0, 1)] == [60.0, None]
-    assert [job.requirement(index).constraints for index in (0, 1)] == [(SPEAKS,), ()]
+    assert [job.requirement(index).constraints for index in (0, 1)] == [(LIMITS_TIME,), ()]
     assert parser.load(job.to_json()) == job
     assert "max_run_s" not in parse(hello()).to_json()["task"]
 

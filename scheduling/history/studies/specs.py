@@ -25,7 +25,7 @@ from scheduling.history.checkpoints.tables import Tables
 from scheduling.spec.job_spec import JobSpecification, Override
 from scheduling.spec.merge_patch import patch_to
 from scheduling.spec.schema import Spread
-from scheduling.spec.task_spec import SPEAKS, TaskSpec
+from scheduling.spec.task_spec import LIMITS_TIME, SPEAKS, TaskSpec
 
 if TYPE_CHECKING:
     import pyarrow
@@ -181,7 +181,8 @@ class _Making:
             yield int(index[low]), int(index[high - 1]), int(number[low])
 
     def _task(self, job: Mapping[str, Any], wanted: Requirement) -> TaskSpec:
-        implied = {SPEAKS} if wanted.packages else set()
+        max_run_s = job.get("max_run_s") if LIMITS_TIME in wanted.constraints else None
+        implied = {LIMITS_TIME} if max_run_s else {SPEAKS} if wanted.packages else set()
         if wanted.whole_cores:
             implied.add(Constraint("isolation.cores", Relation.NOT_EQUAL, "none"))
         return TaskSpec(
@@ -191,6 +192,7 @@ class _Making:
             constraints=tuple(one for one in wanted.constraints if one not in implied),
             packages=tuple(f"package-{n}@{digest}" for n, (digest, _) in enumerate(wanted.packages)),
             whole_cores=wanted.whole_cores > 0,
+            max_run_s=max_run_s or None,
         )
 
 

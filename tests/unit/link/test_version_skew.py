@@ -30,9 +30,9 @@ from borglet.messages import (
     decode_to_borglet,
     decode_to_shard,
     encode,
-    for_protocol_1,
     opened,
     sealed,
+    without_time_limits,
 )
 from tests.unit.borglet import messages_1
 
@@ -126,11 +126,13 @@ def test_no_enumeration_has_a_new_value_that_protocol_1_could_get(name: str) -> 
     assert known == [one.value for one in getattr(messages_1, name)]
 
 
-def test_a_shard_of_protocol_1_gets_no_time_limits() -> None:
+def test_older_shards_get_no_time_limits() -> None:
     exit_ = Exit(EndCause.TIME_LIMIT, 5.0, signal=15, detail="ran for 60 s", notice="full")
     ended = [TaskReport(WEB, "web", Phase.ENDED, exit=exit_), TaskReport(COUNT, "count", Phase.UP)]
     wire = WireReport(session=1, sequence=2, history_id="h", generation="g", revision=3, tasks=sealed(ended))
-    heard = messages_1.decode_to_shard(encode(for_protocol_1(wire)))
+    old = without_time_limits(wire)
+    assert without_time_limits(old) is old, "protocol 2 gets no time limit"
+    heard = messages_1.decode_to_shard(encode(opened(old)))
     assert isinstance(heard, messages_1.Report)
     assert heard.tasks[0].exit == messages_1.Exit(messages_1.EndCause.UNHEALTHY, 5.0, None, 15, "ran for 60 s")
     assert heard.tasks[1].exit is None
