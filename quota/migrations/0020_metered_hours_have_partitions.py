@@ -58,10 +58,23 @@ _INDEXES = """
         ADD CONSTRAINT quota_meteredhour_tenant_id_84d26c28_fk_quota_tenant_id
             FOREIGN KEY (tenant_id) REFERENCES quota_tenant (id) DEFERRABLE INITIALLY DEFERRED;
 """
-# A transaction that writes postings locks accounts first. In another order, both could wait for each other.
+# A transaction that writes postings locks accounts first. In another order, both could wait for each other. Metering
+# locks tenants last, so this step can meet it. A long report can also hold a table. Others wait behind this step, so it
+# waits for half a second at most, gives up its locks, and tries again. PostgreSQL looks for deadlocks after a second.
 _LOCKS = """
-    LOCK TABLE quota_account IN EXCLUSIVE MODE;
-    LOCK TABLE quota_tenant, quota_priorityband, quota_posting, quota_meteredhour IN ACCESS EXCLUSIVE MODE;
+    SET LOCAL lock_timeout = '500ms';
+    FOR attempt IN 1..300 LOOP
+        BEGIN
+            LOCK TABLE quota_account IN EXCLUSIVE MODE;
+            LOCK TABLE quota_tenant, quota_priorityband, quota_posting, quota_meteredhour IN ACCESS EXCLUSIVE MODE;
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            IF attempt = 300 THEN
+                RAISE 'quota_meteredhour is in use for minutes: end long reports and backups, and run migrate again';
+            END IF;
+            PERFORM pg_sleep(0.5);
+        END;
+    END LOOP;
 """
 SWAP = rf"""
 DO $$

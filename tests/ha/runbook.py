@@ -92,7 +92,10 @@ class Drill:
 
 DRILLS = (
     Drill(
-        "BorgPortalAway", "web", "systemctl restart borg-web", lambda cell: _largest(cell, "borg_cell_revision") is None
+        "BorgPortalAway",
+        "web",
+        "systemctl restart borg-web",
+        lambda cell: _largest(cell, "borg_ledger_imbalance_microcredits") is None,
     ),
     Drill(
         "BorgLinkAway", "link", "systemctl restart borg-link", lambda cell: not any(map(_shard_answers, cell.control))
