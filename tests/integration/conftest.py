@@ -17,6 +17,16 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+@pytest.fixture(autouse=True)
+def no_remembered_partitions():
+    """Let the process forget the hours whose partitions of usage it has made. An archiver of another test, which runs in
+    this process too, may have dropped them.
+    """
+    from scheduling.usage import usage_windows
+
+    usage_windows._known.clear()
+
+
 # What most scenarios begin with. Models are imported inside: Django may not be set up yet when this file is read.
 
 

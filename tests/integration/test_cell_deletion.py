@@ -57,7 +57,6 @@ def home(settings, tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for hour in usage_windows.stored_hours():
         execute(f"DROP TABLE {usage_windows.partition(hour)}")
-    usage_windows._known.clear()  # also the hours whose partitions the archiver has dropped
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_an_empty_list_says_what_to_do(world) -> None:
 
 
 def test_tables_have_a_name_and_headings(world) -> None:
-    for path, name in (("/jobs/", "Jobs"), ("/cells/", "Cells"), ("/cells/cc/", "Machines"), ("/", "Cells")):
+    for path, name in (("/jobs/", "Jobs"), ("/cells/", "Sites and cells"), ("/cells/cc/", "Machines"), ("/", "Cells")):
         page = signed_in("viewer").get(path).text
         assert f'<caption class="implicit">{name}</caption>' in page
     assert 'data-label="Machines up">1</td>' in signed_in("viewer").get("/cells/").text
