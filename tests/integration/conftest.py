@@ -19,8 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def no_remembered_partitions():
-    """Let the process forget the hours whose partitions of usage it has made. An archiver of another test, which runs in
-    this process too, may have dropped them.
+    """Let the process forget the hours whose partitions of usage it has made. An archiver of another test, which runs
+    in this process too, may have dropped them.
     """
     from scheduling.usage import usage_windows
 
