@@ -50,9 +50,11 @@ def plan(session: Context, file: File) -> None:
 @app.command()
 def fit(session: Context, file: File) -> None:
     """Show how many of the tasks in FILE would fit in each cell now. Nothing is submitted, and quota is not checked."""
-    rows = session.client.post("/api/v1/cells:fit", jobfile.read(file))
+    answer = session.client.post("/api/v1/cells:fit", jobfile.read(file))
+    if answer["left_out"]:
+        output.remark(f"{answer['left_out']} more cells were not compared; use `borgctl plan` for one of them")
     return session.table(
-        rows,
+        answer["cells"],
         {
             "CELL": "cell",
             "FIT NOW": lambda row: "–" if row["problem"] else row["room"],

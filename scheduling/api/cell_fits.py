@@ -25,19 +25,22 @@ class CellFitSerializer(serializers.Serializer[Any]):
     problem = serializers.CharField(help_text="Why there is no result for this cell, or an empty text.")
 
 
+class CellFitsSerializer(serializers.Serializer[Any]):
+    cells = CellFitSerializer(many=True)
+    left_out = serializers.IntegerField(help_text="Number of further cells that were not looked at.")
+
+
 class CellFitsView(CellView):
     rehearses_itself = True  # it changes nothing
     parser_classes = (BodyParser,)
 
-    @extend_schema(
-        operation_id="cells_fit", request=JobFileSerializer, responses=CellFitSerializer(many=True), filters=False
-    )
+    @extend_schema(operation_id="cells_fit", request=JobFileSerializer, responses=CellFitsSerializer)
     def post(self, request: Request) -> Response:
         """Return for each cell how many tasks of the job file would fit on its machines now, best cell first. Submits
         nothing, and checks neither quota nor packages.
         """
         found = cell_fits(self.principal, request.data)  # type: ignore[arg-type]
-        return Response([_document(fit) for fit in found])
+        return Response({"cells": [_document(fit) for fit in found.cells], "left_out": found.left_out})
 
 
 def _document(found: CellFit) -> dict[str, Any]:

@@ -5,8 +5,9 @@ quota (§2.5).
                                                                 └─► tasks follow as in any update
 
 A cause is an expired quota or a spent budget. It is due when its jobs must be demoted now. No task restarts, but
-demoted tasks can be preempted. Jobs inside an alloc set are demoted before the set, because no inner task may have a
-higher priority than its alloc (§2.4). A user can undo a demotion with `borgctl undo JOB`, which checks quota again.
+demoted tasks can be preempted. An update that is paused stays paused, and a restart goes on. Jobs inside an alloc set
+are demoted before the set, because no inner task may have a higher priority than its alloc (§2.4). A user can undo a
+demotion with `borgctl undo JOB`, which checks quota again.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def _demote(cell: Cell, tenant: Tenant, cause: DemotionCause, except_ids: set[in
                     job_spec=msgspec.structs.replace(current, priority=FREE_PRIORITY),
                     reason=cause.reason,
                     later=True,
+                    continues=True,
                 )
             except Rejected as problem:
                 log.warning(

@@ -37,9 +37,20 @@ class CellFit:
         return min((fit.shapes.room for fit in self.fits), default=0)
 
 
-def cell_fits(principal: Principal, file: bytes | Mapping[str, Any]) -> list[CellFit]:
+@dataclass(frozen=True, slots=True)
+class CellFits:
+    """The results for the first `MOST_CELLS` cells, best cell first. `left_out`: how many more cells the caller may see
+    that were not looked at.
+    """
+
+    cells: list[CellFit]
+    left_out: int = 0
+
+
+def cell_fits(principal: Principal, file: bytes | Mapping[str, Any]) -> CellFits:
     """Return for each cell that the caller may see how many tasks of the job file fit on its machines now, without
-    preemption. The cell in which most tasks fit comes first. Quota and packages are not checked, and nothing changes.
+    preemption. The cell in which most tasks fit comes first. If the caller may see more than `MOST_CELLS` cells, the
+    result says how many cells are left out. Quota and packages are not checked, and nothing changes.
 
     A cell or a tenant in the file does not matter. Raises `Rejected` if the content is not JSON. If a cell would
     reject the job file, its result names the problem. Makes two queries.
@@ -48,15 +59,16 @@ def cell_fits(principal: Principal, file: bytes | Mapping[str, Any]) -> list[Cel
     if isinstance(read, Mapping):
         read = {**read, "cell": "", "tenant": ""}
     bands = admission.bands()
-    rows = selectors.cells_visible(principal).filter(study_of__isnull=True)[:MOST_CELLS]
+    rows = list(selectors.cells_visible(principal).filter(study_of__isnull=True))
     specs: dict[tuple[str, ...], JobSpecification | Rejected] = {}
     found: list[CellFit] = []
-    for cell in rows:
+    for cell in rows[:MOST_CELLS]:
         resources = tuple(cell.extra_resources)
         if resources not in specs:
             specs[resources] = _parsed(read, spec_limits(cell, bands))
         found.append(_fit(cell, specs[resources], bands))
-    return sorted(found, key=lambda fit: (bool(fit.problem), -fit.room, fit.cell.name))
+    found.sort(key=lambda fit: (bool(fit.problem), -fit.room, fit.cell.name))
+    return CellFits(found, len(rows) - len(found))
 
 
 def _parsed(file: Any, limits: parser.CellLimits) -> JobSpecification | Rejected:

@@ -30,7 +30,6 @@ from scheduling.jobs import job_name_rules, quota_rejections, updates
 from scheduling.jobs.submission.checks import check_alloc_sets, check_names, check_numbers, check_times, pin_packages
 from scheduling.jobs.submission.idempotency_keys import check_keys
 from scheduling.jobs.submission.outcomes import Item, Submission
-from scheduling.jobs.submission.revisions import check_revision
 from scheduling.jobs.submission.rows import jobs_create, rejection_append
 from scheduling.journal import group_commit, journal
 from scheduling.models import Cell, Job, Task
@@ -107,12 +106,7 @@ def job_submit(
     has the name or the key was used for a different job, and `NotFound` if the caller may not see the tenant. Locks:
     the cell's row, then the tenant's use of quota.
     """
-    if if_revision:
-        require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
-        job = live_job(cell, job_spec)
-        if not _is_of_key(job, key):
-            check_revision(job, if_revision, job_spec.name)
-    (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run)
+    (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run, if_revision=if_revision)
     if verdict.problem is not None:
         raise verdict.problem
     return verdict
@@ -268,6 +262,7 @@ def _submit(
     *,
     dry_run: bool,
     key: str = "",
+    if_revision: str = "",
     quiet: bool = False,
 ) -> list[Submission]:
     forbidden = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
@@ -284,7 +279,15 @@ def _submit(
         else:
             size = min(job_spec.tasks, journal.CHUNK)
             items.append(
-                Item(principal, job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key)
+                Item(
+                    principal,
+                    job_spec,
+                    tenants[job_spec.tenant],
+                    job_spec.digest(),
+                    size,
+                    submission_key=key,
+                    if_revision=if_revision,
+                )
             )
     written = [item for item in items if isinstance(item, Item)]
     write = partial(_write, cell, dry_run=dry_run, quiet=quiet)

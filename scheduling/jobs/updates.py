@@ -11,7 +11,7 @@ up, and tasks that can change in place, change at once. At most `max_down` tasks
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -68,12 +68,19 @@ def job_update(
     later: bool = False,
     quiet: bool = False,
     if_revision: str = "",
+    check: Callable[[Job], None] | None = None,
+    continues: bool = False,
 ) -> JobChange:
     """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
     `if_revision`: the revision that the job must have (`submission.revisions`). `reason`: text for the journal.
     `undo`: record the update as an undo. `later`: do not change tasks in this call. The master or a call of
     `update_advance_job` changes them later. `quiet`: a rejection is neither explained nor recorded in the journal.
+
+    `check`: a function that is called with the job under the cell's lock, and raises `Rejected` if the job cannot
+    change now. `continues`: the new update goes on with the open update of the job. It is paused if that update is
+    paused. If that update is a restart, it restarts the tasks that are left and no other task changes. An undo of a
+    change of only the priority, such as a demotion, does the same.
 
     Raises `Rejected` if the quota is too small, a field cannot change or the revision is different, and `Conflict` if
     the job has ended. Locks: the cell's row, then the tenant's use of quota. Each step of the update then locks the
@@ -90,6 +97,8 @@ def job_update(
             reason=reason,
             earlier=undo or quiet,
             if_revision=if_revision,
+            check=check,
+            continues=continues,
         )
     except _Rehearsal as rehearsal:
         return rehearsal.change
@@ -164,22 +173,34 @@ def update_open(
     actor: str,
     undo: bool = False,
     restarts: Sequence[Sequence[int]] = (),
+    continues: Update | None = None,
 ) -> Update:
     """Start an update of the tasks of `job` to its current version, or a restart of the incarnations `restarts` (as in
     `Update`). If another update of the job is still open, it ends as superseded.
+
+    `continues`: the open update that the new one goes on with. The new update has its `from_version`, `restarts`,
+    `disruptions` and `paused_at`.
     """
     updates_close(entry, [job.id], "a newer update")
+    disruptions, paused_at = 0, None
+    if continues is not None:
+        from_version, restarts = continues.from_version, continues.restarts
+        disruptions, paused_at = continues.disruptions, continues.paused_at
     update = Update.objects.create(
         job=job,
         from_version=from_version,
         to_version=job.spec_version,
         max_down=restart_max_down(to_spec) if restarts else to_spec.max_down(),
         max_disruptions=to_spec.update.max_disruptions,
+        disruptions=disruptions,
         undo=undo,
         restarts=[list(one) for one in restarts],
+        paused_at=paused_at,
         actor=actor,
     )
     entry.append(update_started_event(update))
+    if paused_at is not None:
+        entry.append(events.UpdatePaused(job_id=job.id, update_id=update.id, paused=True))
     return update
 
 
@@ -220,9 +241,11 @@ def _change(
     reason: str,
     earlier: bool,
     if_revision: str,
+    check: Callable[[Job], None] | None,
+    continues: bool,
 ) -> JobChange:
     """Store a new version of the spec, and open an update. `earlier`: the job had this spec before, so the time of its
-    start may have passed.
+    start may have passed. The other arguments: as in `job_update`.
     """
     job_spec = job_spec.at(cell=job.cell.name, tenant=job.tenant.name)
     with journal.write(job.cell_id, principal) as entry:
@@ -232,6 +255,8 @@ def _change(
         if job.state == JobState.DEAD:
             raise Conflict("job-ended", f"job {job.name} has ended and cannot be updated; submit it again")
         check_revision(job, if_revision, job.name)
+        if check is not None:
+            check(job)
         current = JobSpec.objects.get(job=job, version=job.spec_version)
         if current.digest == digest:
             return JobChange(job, "unchanged", job.spec_version)
@@ -280,8 +305,23 @@ def _change(
                 reason=reason,
             )
         )
-        update = update_open(entry, job, from_version=old_version, to_spec=job_spec, actor=principal.name, undo=undo)
+        goes_on = continues or (undo and _changes_only_priority(job, current, job_spec))
+        update = update_open(
+            entry,
+            job,
+            from_version=old_version,
+            to_spec=job_spec,
+            actor=principal.name,
+            undo=undo,
+            continues=Update.objects.filter(job=job, state=Update.OPEN).first() if goes_on else None,
+        )
     return JobChange(job, "updated", job.spec_version, update)
+
+
+def _changes_only_priority(job: Job, current: JobSpec, job_spec: spec.JobSpecification) -> bool:
+    """Return whether the new spec differs from the current one only in the priority, as after a demotion."""
+    before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))
+    return msgspec.structs.replace(before, priority=job_spec.priority).digest() == job_spec.digest()
 
 
 def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:

@@ -127,7 +127,8 @@ def _update_sentence(update: Update) -> str:
     if update.restarts:
         what = f"A restart of {update.tasks_to_replace} tasks"
     if update.paused_at is not None:
-        undo = "" if update.restarts else ", and `borgctl undo` returns to the version before"
+        undoes = update.from_version > 0 and not update.restarts
+        undo = ", and `borgctl undo` returns to the version before" if undoes else ""
         return f"{what} is paused; `borgctl resume` continues it{undo}."
     return f"{what} is in progress, with at most {update.max_down} tasks down."
 

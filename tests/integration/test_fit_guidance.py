@@ -115,10 +115,10 @@ def test_cells_are_compared_for_a_job_file(cell, django_assert_num_queries) -> N
     limit = {"cpu": 3, "ram": "1Gi", "disk": "1Gi"}
     file = world.with_task("new", limit=limit) | {"cell": "elsewhere"}
     with django_assert_num_queries(2):
-        found = cell_fits(system("test"), file)
+        found = cell_fits(system("test"), file).cells
     assert [(fit.cell.name, fit.tasks, fit.room) for fit in found] == [("cc", 3, 6), ("small", 3, 2), ("empty", 3, 0)]
     assert "its master does not run" in found[2].problem
-    rejected = cell_fits(system("test"), world.with_task("new", limit={**limit, "tpu": 1}))
+    rejected = cell_fits(system("test"), world.with_task("new", limit={**limit, "tpu": 1})).cells
     assert {fit.cell.name: "tpu" in fit.problem for fit in rejected} == {"cc": True, "small": True, "empty": False}
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from quota.models import QuotaUse
 from quota.vocabulary.errors import Conflict, Rejected
@@ -15,13 +16,14 @@ from quota.vocabulary.resources import CPU
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.task_events import Ending, Eviction
-from scheduling.jobs import submit_and_kill, updates
+from scheduling.demotion.demotion import DemotionCause, jobs_demote
+from scheduling.jobs import cell_fits, submit_and_kill, updates
 from scheduling.jobs.actions.pause import update_pause, update_resume
 from scheduling.jobs.actions.restart import job_restart
 from scheduling.jobs.actions.retry import job_retry
 from scheduling.jobs.actions.scale import job_scale
 from scheduling.jobs.actions.task_selection import parse_ranges
-from scheduling.journal import journal
+from scheduling.journal import group_commit, journal
 from scheduling.master.loop import Master
 from scheduling.models import Job, JobSpec, Task, Update
 from scheduling.tasks import transitions
@@ -336,3 +338,107 @@ def test_retry_revives_many_tasks_in_chunks(ann, monkeypatch, job) -> None:
     monkeypatch.setattr(journal, "CHUNK", 1)
     assert job_retry(principal=ann, job=read(job), ranges=[(0, 1)]).tasks == 2
     assert states(job) == ["pending", "pending", "running"]
+
+
+def demote(job: Job) -> None:
+    """Demote the job to the free priority, as at the end of its quota."""
+    assert jobs_demote(job.cell, job.tenant, DemotionCause("quota.dropped", "test", "Demoted", lambda live: live[:1]))
+
+
+def test_a_demotion_does_not_resume_a_paused_update(cell, ann, machine, job) -> None:
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, world.with_task(command=["new"])))
+    update_pause(principal=ann, job=job)
+    demote(job)
+    advance(job, machine)
+    update = Update.objects.get(job=job, state=Update.OPEN)
+    assert (update.paused_at is not None, update.from_version, update.to_version) == (True, 1, 3)
+    assert (read(job).priority, world.versions(job), incarnations(job)) == (0, [2, 1, 1], [2, 1, 1])
+    updates.job_undo(principal=ann, job=read(job))
+    advance(job, machine)
+    assert (read(job).priority, world.versions(job)) == (120, [2, 1, 1]), "the undo of a demotion resumes nothing"
+    update_resume(principal=ann, job=job)
+    advance(job, machine)
+    assert world.versions(job) == [4, 4, 4]
+
+
+def test_a_restart_goes_on_after_a_demotion(ann, machine, job) -> None:
+    job_restart(principal=ann, job=job)
+    demote(job)
+    for _ in range(4):
+        advance(job, machine)
+    assert (read(job).priority, incarnations(job)) == (0, [2, 2, 2])
+    assert Update.objects.filter(job=job).latest("id").state == Update.DONE
+
+
+def test_scaling_does_not_end_a_restart_or_resume_an_update_paused_meanwhile(
+    client, cell, ann, machine, monkeypatch, job
+) -> None:
+    job_restart(principal=ann, job=job)
+    answer = post(client, "scale/", {"tasks": 4}).json()
+    assert (answer["code"], "undo" in answer["detail"]) == ("restart-open", False)
+    assert "wait until it ends" in answer["detail"]
+    update_pause(principal=ann, job=job)
+    assert "is paused; resume it and wait" in post(client, "scale/", {"tasks": 4}).json()["detail"]
+    file = world.with_task(tasks=4, command=["new"])
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
+    check = updates.check_revision
+
+    def paused_under_the_lock(*given) -> None:
+        Update.objects.filter(job=job, state=Update.OPEN).update(paused_at=timezone.now())
+        check(*given)
+
+    monkeypatch.setattr(updates, "check_revision", paused_under_the_lock)
+    assert post(client, "scale/", {"tasks": 5}).json()["code"] == "update-paused"
+
+
+def test_a_restart_replaces_a_restart_that_is_paused_or_cannot_go_on(client, ann, machine, job) -> None:
+    job_restart(principal=ann, job=job)
+    update_pause(principal=ann, job=job)
+    assert "undo" not in " ".join(client.get(WEB).json()["why"])
+    assert post(client, "restart/", {"tasks": "2"}).json()["restarted"] == 1
+    assert states(job) == ["pending", "running", "running"], "task 0 is still down"
+    assert post(client, "restart/", {"tasks": "1"}).json()["restarted"] == 1
+    for _ in range(3):
+        advance(job, machine)
+    assert incarnations(job) == [2, 2, 1]
+    ended = Update.objects.filter(job=job).order_by("id").values_list("state", flat=True)
+    assert list(ended) == [Update.SUPERSEDED, Update.SUPERSEDED, Update.DONE]
+
+
+def test_the_revision_of_a_submission_is_checked_under_the_lock(client, cell, ann, monkeypatch) -> None:
+    """Another request submits a job of the same name after the request was read and before its transaction."""
+    write = group_commit.of_cell(cell.id).write
+
+    def later(item, function) -> None:
+        monkeypatch.undo()
+        world.submit(ann, cell, world.a_file())
+        write(item, function)
+
+    monkeypatch.setattr(group_commit.of_cell(cell.id), "write", later)
+    body = json.dumps(world.a_file())
+    answer = client.post("/api/v1/cells/cc/jobs/", body, content_type="application/json", headers={"if-match": "new"})
+    assert (answer.status_code, answer.json()["code"]) == (412, "revision-changed")
+    assert Job.objects.count() == 1
+
+
+def test_the_creation_of_a_large_job_cannot_be_paused(cell, ann, job) -> None:
+    with journal.write(cell.id, rows.ME) as entry:
+        updates.update_open(entry, job, from_version=0, to_spec=updates.spec_of(job), actor="ann")
+    with pytest.raises(Conflict, match="wait until all tasks exist, or kill the job") as rejected:
+        update_pause(principal=ann, job=job)
+    assert rejected.value.code == "creation-open"
+    assert Update.objects.get(job=job).paused_at is None
+
+
+def test_fit_says_how_many_cells_it_left_out(client, cell, monkeypatch) -> None:
+    rows.a_cell("other")
+
+    def fit() -> dict:
+        body = json.dumps(world.a_file())
+        return client.post("/api/v1/cells:fit", body, content_type="application/json").json()
+
+    everything = fit()
+    monkeypatch.setattr(cell_fits, "MOST_CELLS", len(everything["cells"]) - 1)
+    fewer = fit()
+    assert (everything["left_out"], fewer["left_out"]) == (0, 1)
+    assert len(fewer["cells"]) == len(everything["cells"]) - 1

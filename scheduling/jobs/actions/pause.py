@@ -15,7 +15,8 @@ from scheduling.models import Job, Update
 
 def update_pause(*, principal: Principal, job: Job, dry_run: bool = False) -> Update:
     """Pause the open update of a job: no further task changes or restarts, and tasks that are down start again. Return
-    the update. A paused update stays paused. Raises `Conflict` if the job is not being updated. Locks: the cell's row.
+    the update. A paused update stays paused. Raises `Conflict` if the job is not being updated, or if the update is the
+    one that creates the tasks of a large new job. Locks: the cell's row.
     """
     return _set(principal, job, paused=True, dry_run=dry_run)
 
@@ -39,6 +40,12 @@ def _set(principal: Principal, job: Job, *, paused: bool, dry_run: bool) -> Upda
             verb = "pause" if paused else "resume"
             detail = f"cannot {verb} an update of job {job.name}, because the job is not being updated; start one first"
             raise Conflict("no-open-update", detail)
+        if paused and update.from_version == 0:
+            detail = (
+                f"cannot pause the update of job {job.name}, because it still creates the tasks of the new job; wait"
+                " until all tasks exist, or kill the job"
+            )
+            raise Conflict("creation-open", detail)
         if (update.paused_at is not None) != paused and not dry_run:
             update.paused_at = entry.time if paused else None
             update.save(update_fields=["paused_at"])

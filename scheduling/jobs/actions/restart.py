@@ -28,11 +28,12 @@ class Restart:
 
 def job_restart(*, principal: Principal, job: Job, ranges: Ranges | None = None, dry_run: bool = False) -> Restart:
     """Replace the running tasks of a live job, or only those in `ranges`, under the limits of its updates and its
-    disruption budget. Pending and dead tasks do not change.
+    disruption budget. Pending and dead tasks do not change. A restart of the job that is still open, even a paused one,
+    ends as superseded.
 
-    Raises `Rejected` if the job has no such task, and `Conflict` if the job has ended, is being updated, or may not
-    restart so many tasks in one update. Locks: the cell's row. Each step of the restart then locks the cell's row and
-    the tasks.
+    Raises `Rejected` if the job has no such task, and `Conflict` if the job has ended, is being updated to another
+    spec, or may not restart so many tasks in one update. Locks: the cell's row. Each step of the restart then locks the
+    cell's row and the tasks.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     with journal.write(job.cell_id, principal) as entry:
@@ -64,13 +65,15 @@ def _check(job: Job, ranges: Ranges | None, found: Sequence[object], most: int) 
     tasks an update of the job may disrupt; 0: no limit.
     """
     which = f"tasks {format_ranges(ranges)} of job {job.name}" if ranges is not None else f"job {job.name}"
-    update = Update.objects.filter(job=job, state=Update.OPEN).first()
+    update = Update.objects.filter(job=job, state=Update.OPEN, restarts=[]).first()
     if update is not None:
-        paused = update.paused_at is not None
-        detail = f"cannot restart {which}, because an update of the job is {'paused' if paused else 'in progress'}; "
-        raise Conflict(
-            "update-open", detail + ("resume or undo it first" if paused else "wait until it ends, or undo it")
-        )
+        if update.paused_at is not None:
+            why = "an update of the job is paused; resume or undo it first"
+        elif update.from_version:
+            why = "an update of the job is in progress; wait until it ends, or undo it"
+        else:
+            why = "tasks of the job are still being created; wait until all exist"
+        raise Conflict("update-open", f"cannot restart {which}, because {why}")
     if not found:
         detail = (
             f"cannot restart {which}, because no such task runs; pending tasks start as soon as they fit on a machine"

@@ -21,23 +21,38 @@ def job_scale(
     """Update a live job to its current spec with `tasks` tasks. A smaller number ends the tasks with the highest
     indexes.
 
-    A job whose update is paused is not scaled, because this would bring the paused spec to all tasks.
+    A job is not scaled while its update is paused, because this would bring the paused spec to all tasks. It is not
+    scaled during a restart either, because this would end the restart.
 
     `if_revision`: the revision that the job must have; by default the one of `job`, so that an update which another
     request makes at the same time is not undone. Raises the same errors and takes the same locks as
     `updates.job_update`.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
-    if Update.objects.filter(job=job, state=Update.OPEN, paused_at__isnull=False).exists():
-        detail = f"cannot scale job {job.name}, because its update is paused; resume or undo the update first"
-        raise Conflict("update-paused", detail)
     return updates.job_update(
         principal=principal,
         job=job,
         job_spec=scaled_spec(job, tasks),
         if_revision=if_revision or revision_of(job),
         dry_run=dry_run,
+        check=_check_open_update,
     )
+
+
+def _check_open_update(job: Job) -> None:
+    """Raise `Conflict` if the update of the job is paused, or if tasks of the job are being restarted."""
+    update = Update.objects.filter(job=job, state=Update.OPEN).first()
+    if update is None or (update.paused_at is None and not update.restarts):
+        return
+    if update.restarts:
+        how, first = ("paused", "resume it and ") if update.paused_at is not None else ("in progress", "")
+        raise Conflict(
+            "restart-open",
+            f"cannot scale job {job.name}, because a restart of its tasks is {how}; {first}wait until it ends, or"
+            " update the job with a job file that has another number of tasks, which ends the restart",
+        )
+    detail = f"cannot scale job {job.name}, because its update is paused; resume or undo the update first"
+    raise Conflict("update-paused", detail)
 
 
 def scaled_spec(job: Job, tasks: int) -> spec.JobSpecification:

@@ -18,6 +18,7 @@ from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.job_times import times_refusal
 from scheduling.jobs.submission.outcomes import Item
+from scheduling.jobs.submission.revisions import revision_refusal
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec
 from scheduling.packages import pinning
@@ -36,7 +37,8 @@ def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
 
 def check_names(cell: Cell, items: Sequence[Item]) -> None:
     """Check that no live job has the name of a job in `items`. If a live job has the same name and an equal spec,
-    this job becomes the result of the item. If the spec is different, the item is rejected.
+    this job becomes the result of the item. If the spec is different, the item is rejected. An item is also rejected
+    if the live job, or its absence, is not the revision that the item names.
     """
     if not items:
         return
@@ -53,7 +55,9 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
     taken: set[tuple[int, str]] = set()
     for item in items:
         job = live.get(item.key)
-        if job is not None and digests.get(job.id) == item.digest:
+        if problem := revision_refusal(job, item.if_revision, item.spec.name):
+            item.refuse(problem)
+        elif job is not None and digests.get(job.id) == item.digest:
             item.answer("unchanged", job)
         elif job is not None or item.key in taken:
             item.refuse(

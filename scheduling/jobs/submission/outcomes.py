@@ -32,7 +32,8 @@ class Item:
     """One job that `principal` submits. `size`: how many tasks are created together with the job. An update creates
     the other tasks later.
 
-    `submission_key`: the idempotency key that the client chose, or "".
+    `submission_key`: the idempotency key that the client chose, or "". `if_revision`: the revision that the live job of
+    this name must have (`submission.revisions`), or "".
     """
 
     principal: Principal
@@ -45,6 +46,7 @@ class Item:
     packages: dict[str, Any] = field(default_factory=dict)  # `JobSpec.packages`
     inside: int | Item | None = None  # its alloc set: the id of a live job, or an item of the same submission
     submission_key: str = ""
+    if_revision: str = ""
 
     @property
     def key(self) -> tuple[int, str]:

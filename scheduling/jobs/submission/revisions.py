@@ -18,15 +18,22 @@ def revision_of(job: Job | None) -> str:
 
 
 def check_revision(job: Job | None, wanted: str, name: str) -> None:
-    """Raise `Rejected` (412) if the revision of `job` is not `wanted`. An empty `wanted` accepts every revision.
+    """Raise `Rejected` (412) if the revision of `job` is not `wanted`. The arguments: as in `revision_refusal`."""
+    if problem := revision_refusal(job, wanted, name):
+        raise problem
+
+
+def revision_refusal(job: Job | None, wanted: str, name: str) -> Rejected | None:
+    """Return the rejection (412) of a change if the revision of `job` is not `wanted`. An empty `wanted` accepts every
+    revision.
 
     `job`: the live job, or None if there is none. `name`: the name of the job, for the error message.
     """
     found = revision_of(job)
     if wanted in ("", found):
-        return
+        return None
     now = "no live job has this name now" if job is None else f"the job has revision {found} now"
-    raise Rejected(
+    return Rejected(
         "revision-changed",
         f"cannot change job {name}: the request is for revision {wanted[:80]}, but {now}; look at the plan again, and"
         " repeat the request with the revision of the new plan",

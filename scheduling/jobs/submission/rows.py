@@ -66,8 +66,10 @@ def _row(entry: journal.JournalEntry, cell: Cell, item: Item, bands: Sequence[Ba
 
 
 def rejection_append(entry: journal.JournalEntry, item: Item) -> None:
-    """Append an event for a rejected job, except if the job was rejected because its name or key is already in use."""
+    """Append an event for a rejected job, except if the job was rejected because its name or key is already in use, or
+    because the request names another revision.
+    """
     problem = item.verdict.problem if item.verdict is not None else None
-    if problem is not None and problem.code not in ("job-exists", "key-used"):
+    if problem is not None and problem.code not in ("job-exists", "key-used", "revision-changed"):
         entry.act_as(item.principal)
         entry.append(rejected_event(item.spec.tenant, item.spec.name, problem))
