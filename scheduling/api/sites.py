@@ -11,6 +11,7 @@ from rest_framework.response import Response
 
 from quota.paging import IdPaging
 from quota.serializers import ReadSerializer
+from quota.vocabulary.errors import NotFound
 from scheduling.access.sites import cluster_named, clusters_visible, site_named
 from scheduling.api.base import CellView, valid
 from scheduling.cells import sites
@@ -134,9 +135,10 @@ class SiteView(CellView):
     @extend_schema(operation_id="sites_get", responses=SiteRollupSerializer)
     def get(self, request: Request, site: str) -> Response:
         """Return a site with its clusters and cells, and the machines, tasks and resources of each."""
-        row = site_named(self.principal, site)
-        (found,) = (one for one in site_rollups(self.principal) if one.site == row)
-        return Response(SiteRollupSerializer(found).data)
+        found = {one.site.name: one for one in site_rollups(self.principal) if one.site is not None}
+        if site not in found:
+            raise NotFound("site", site, known=list(found)[:10])
+        return Response(SiteRollupSerializer(found[site]).data)
 
     @extend_schema(operation_id="sites_change", request=SiteChangesSerializer, responses=SiteSerializer)
     def patch(self, request: Request, site: str) -> Response:
