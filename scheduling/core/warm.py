@@ -12,7 +12,7 @@ import numpy as np
 from quota.vocabulary.resources import SIZE
 from scheduling.core.cell.state import CellState
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.reclamation.estimate import Samples, UsageHistory
+from scheduling.core.reclamation.usage_history import Samples, UsageHistory
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.reclamation_presets import MEDIUM

@@ -11,11 +11,12 @@ from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.jobs import submit_and_kill, updates
 from scheduling.jobs.fit_guidance import Guidance, guidance
+from scheduling.jobs.rollouts import restart_rule
+from scheduling.jobs.rollouts.restart_rule import SpecChange
 from scheduling.jobs.submission import revisions
 from scheduling.models import Cell, Job
 from scheduling.spec import job_spec as spec
 from scheduling.spec import name_changes
-from scheduling.spec.task_spec import SpecChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _published_changes(old: spec.JobSpecification | None, new: spec.JobSpecifica
 
 def _tasks(old: spec.JobSpecification, new: spec.JobSpecification) -> dict[str, Share]:
     ranges: dict[str, list[tuple[int, int]]] = {}
-    for first, last, kind in spec.changes(old, new):
+    for first, last, kind in restart_rule.changes(old, new):
         ranges.setdefault(_NAMES[kind], []).append((first, last))
     if new.tasks > old.tasks:
         ranges["added"] = [(old.tasks, new.tasks - 1)]

@@ -30,7 +30,7 @@ from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import quota_rejections
 from scheduling.jobs.job_times import deadline_of, times_refusal
-from scheduling.jobs.rollout import advance
+from scheduling.jobs.rollouts.rollout import advance
 from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.jobs.submission.revisions import check_revision
 from scheduling.journal import journal

@@ -26,8 +26,8 @@ from scheduling.brakes import brakes
 from scheduling.core.cell.machines import UP
 from scheduling.core.cell.state import CellState
 from scheduling.core.reclamation.cycle import EVERY_S, ReservationChanges, changes_due, prod_by_priority, shortages
-from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory
 from scheduling.core.reclamation.pacing import ReservationPace
+from scheduling.core.reclamation.usage_history import KINDS, Reservations, Samples, UsageHistory
 from scheduling.core.vocabulary.reclamation_presets import PRESETS
 from scheduling.journal import journal
 from scheduling.journal.sql import query

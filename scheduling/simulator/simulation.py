@@ -27,8 +27,8 @@ from scheduling.core.pass_ import schedule_pass
 from scheduling.core.placing.partial_plan import split_broken
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.reclamation.cycle import ReservationChanges, changes_due, prod_by_priority, shortages
-from scheduling.core.reclamation.estimate import KINDS, LONGEST_S, Samples, UsageHistory
 from scheduling.core.reclamation.pacing import ReservationPace
+from scheduling.core.reclamation.usage_history import KINDS, LONGEST_S, Samples, UsageHistory
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.policy import Policy

@@ -1,4 +1,4 @@
-"""Specs of jobs, version `borg/v1`: what the tasks of a job request, and how two versions of a spec differ. Pure.
+"""Specs of jobs, version `borg/v1`: what the tasks of a job request. Pure.
 
 parser.parse ─► JobSpecification ── groups ──► equal requirements as ranges of indexes
                        ├─────────── task(i) ─► TaskSpec, with its override merged
@@ -23,8 +23,7 @@ from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.spec import package_names as names
 from scheduling.spec.schema import API_VERSION, JobFields, Names
-from scheduling.spec.task_spec import SpecChange, TaskSpec, fields_set
-from scheduling.spec.task_spec import change as task_change
+from scheduling.spec.task_spec import TaskSpec, fields_set
 
 KINDS = {"Job": "job", "AllocSet": "alloc-set"}
 # Values of `api`, which limits what tasks may do with the REST API (`scheduling.identity.task_tokens`), lowest first.
@@ -226,21 +225,6 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return [override.first for override in self.overrides]
 
 
-def change(old: JobSpecification, new: JobSpecification, index: int) -> SpecChange:
-    """Return the effect of `new` on the running task `index` of `old`: nothing, a change while the task runs, or a
-    restart. Raises `IndexError` if one of the specs has no such task.
-    """
-    return _change(old, new, old.task(index), new.task(index))
-
-
-def changes(old: JobSpecification, new: JobSpecification) -> list[tuple[int, int, SpecChange]]:
-    """Return `(first, last, change)` for ranges of task indexes, in order. The ranges cover the tasks that both specs
-    have.
-    """
-    both = ((first, last, before, after) for first, last, before, after in compared(old, new) if before is not None)
-    return joined((first, last, _change(old, new, before, after)) for first, last, before, after in both)
-
-
 def compared(
     old: JobSpecification | None, new: JobSpecification
 ) -> Iterator[tuple[int, int, TaskSpec | None, TaskSpec]]:
@@ -268,29 +252,6 @@ def joined(ranges: Iterable[tuple[int, int, _Value]]) -> list[tuple[int, int, _V
     return result
 
 
-def _change(old: JobSpecification, new: JobSpecification, before: TaskSpec, after: TaskSpec) -> SpecChange:
-    if (old.latency_sensitive, old.spread) != (new.latency_sensitive, new.spread):
-        return SpecChange.RESTART
-    kind = task_change(before, after)
-    if kind is SpecChange.NONE and any(getattr(old, name) != getattr(new, name) for name in _IMMEDIATE):
-        return SpecChange.IN_PLACE
-    return kind
-
-
-# Fields of a job that take effect at once, without an effect on running tasks.
-_IMMEDIATE = (
-    "priority",
-    "labels",
-    "reclamation",
-    "gang",
-    "disruption_budget",
-    "saves_for_s",
-    "api",
-    "names",
-    "deadline_s",
-    "start_after",
-    "ttl_after_end_s",
-)
 # Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
 # of stored specs do not change.
 _LATER: dict[str, object] = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -44,14 +43,6 @@ _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 # before protocol 3 would ignore its time limit. The link stores the version of each machine as an attribute.
 SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 LIMITS_TIME = Constraint(PROTOCOL, Relation.AT_LEAST, str(TIME_LIMITS_SINCE))
-
-
-class SpecChange(StrEnum):
-    """The effect of a changed spec on a running task: nothing, a change while the task runs, or a restart."""
-
-    NONE = "none"
-    IN_PLACE = "in-place"
-    RESTART = "restart"
 
 
 class TaskSpec(TaskFields, frozen=True, kw_only=True):
@@ -132,34 +123,6 @@ _LATER: dict[str, object] = {
     "weight": 1,
     "max_run_s": None,
 }
-
-# Fields that cannot change while a task runs. Other fields change in place.
-_STATIC = ("command", "flags", "env", "ports", "user", "working_dir", "max_processes", "constraints", "root", "network")
-
-
-def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
-    """Return what the new spec does to a running task: nothing, a change while it runs, or a restart.
-
-    These fields change while the task runs: limits, slack (use beyond the limit), cores, weight, health check, notice
-    period, time limit and restart rules. A change of the accelerators restarts the task.
-    """
-    if old is new or old == new:
-        return SpecChange.NONE
-    if any(getattr(old, name) != getattr(new, name) for name in _STATIC):
-        return SpecChange.RESTART
-    if _contents(old.packages) != _contents(new.packages):
-        return SpecChange.RESTART
-    if old.limit[ACCELERATORS] != new.limit[ACCELERATORS] or len(old.limit) != len(new.limit):
-        return SpecChange.RESTART
-    return SpecChange.IN_PLACE
-
-
-def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return (name, digest) of each package, or (name, tag) if it has no digest. So two references with different tags
-    and the same digest count as equal.
-    """
-    split = [text.split("@") for text in packages]
-    return [(parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split]
 
 
 @dataclass(frozen=True, slots=True)

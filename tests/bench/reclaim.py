@@ -32,8 +32,8 @@ from quota.vocabulary.resources import CPU, RAM
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import PENDING, RUNNING
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory, most_urgent
 from scheduling.core.reclamation.pacing import ReservationPace
+from scheduling.core.reclamation.usage_history import KINDS, Reservations, Samples, UsageHistory, most_urgent
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy

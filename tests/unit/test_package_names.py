@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quota.vocabulary.errors import Rejected
+from scheduling.jobs.rollouts import restart_rule
+from scheduling.jobs.rollouts.restart_rule import SpecChange
 from scheduling.spec import job_spec, package_pins, parser
 from scheduling.spec.package_names import LATEST, Reference, parse
-from scheduling.spec.task_spec import SpecChange
 
 DIGEST = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
@@ -94,4 +95,4 @@ def test_a_mention_is_reported_by_its_place() -> None:
     ],
 )
 def test_tasks_start_again_when_their_content_changes(before: list[str], after: list[str], change: SpecChange) -> None:
-    assert job_spec.change(a_spec(*before), a_spec(*after), 0) is change
+    assert restart_rule.change(a_spec(*before), a_spec(*after), 0) is change

@@ -11,9 +11,11 @@ import pytest
 from borglet.messages import HealthCheck
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
-from scheduling.spec import field_errors, job_spec, parser
+from scheduling.jobs.rollouts import restart_rule
+from scheduling.jobs.rollouts.restart_rule import SpecChange
+from scheduling.spec import field_errors, parser
 from scheduling.spec.parser import CellLimits, parse
-from scheduling.spec.task_spec import LIMITS_TIME, SpecChange
+from scheduling.spec.task_spec import LIMITS_TIME
 
 
 def hello(**changes: Any) -> dict[str, Any]:
@@ -303,7 +305,7 @@ def test_the_digest_sees_content_and_not_spelling() -> None:
     ],
 )
 def test_only_some_changes_restart_a_task(field: str, value: Any, expected: SpecChange) -> None:
-    assert job_spec.change(parse(hello()), parse(with_task(**{field: value})), 0) is expected
+    assert restart_rule.change(parse(hello()), parse(with_task(**{field: value})), 0) is expected
 
 
 @pytest.mark.parametrize(
@@ -321,13 +323,13 @@ def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Spec
     ],
 )
 def test_changes_of_the_job_reach_its_tasks(changes: dict[str, Any], expected: SpecChange) -> None:
-    assert job_spec.change(parse(hello()), parse(hello(**changes)), 2) is expected
+    assert restart_rule.change(parse(hello()), parse(hello(**changes)), 2) is expected
 
 
 def test_changes_are_reported_by_ranges() -> None:
     old = parse(hello(tasks=8, overrides={"2-3": {"env": {"A": "1"}}}))
     new = parse(hello(tasks=6, overrides={"3-4": {"env": {"A": "1"}}}))
-    assert job_spec.changes(old, new) == [
+    assert restart_rule.changes(old, new) == [
         (0, 1, SpecChange.NONE),
         (2, 2, SpecChange.RESTART),
         (3, 3, SpecChange.NONE),
@@ -388,14 +390,14 @@ def test_isolation_changes_in_place() -> None:
     old = parse(hello(appclass="latency-sensitive", task=task))
     for changed in ({"whole_cores": True}, {"slack": {"cpu": False}}, {"limit": {"disk_bandwidth": "5M"}}):
         new = parse(hello(appclass="latency-sensitive", task=task | changed))
-        assert job_spec.change(old, new, 0) is SpecChange.IN_PLACE
+        assert restart_rule.change(old, new, 0) is SpecChange.IN_PLACE
         assert parse(new.to_json()) == new
 
 
 def test_gang_and_budget_change_in_place() -> None:
     old = parse(hello())
     for changed in (hello(gang=True), hello(disruption_budget=2)):
-        assert job_spec.change(old, parse(changed), 0) is SpecChange.IN_PLACE
+        assert restart_rule.change(old, parse(changed), 0) is SpecChange.IN_PLACE
         assert parse(parse(changed).to_json()) == parse(changed)
 
 
@@ -416,7 +418,7 @@ def test_single_tasks_may_have_other_flags() -> None:
     assert job.task(1).argv == ["serve", "--level=3", "--name=$(index)"]
     assert job.task(0).argv == ["serve", "--leader", "--level=4", "--name=$(index)"]
     assert parser.load(job.to_json()) == job
-    assert job_spec.change(job, parser.parse({**file, "tasks": 2}), 0) is job_spec.SpecChange.RESTART
+    assert restart_rule.change(job, parser.parse({**file, "tasks": 2}), 0) is SpecChange.RESTART
 
 
 def test_what_a_task_needs_of_a_runtime_is_a_demand_on_machines() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from quota.vocabulary.errors import Rejected
 from scheduling.core.vocabulary.published import Published
-from scheduling.spec import job_spec, parser
+from scheduling.jobs.rollouts import restart_rule
+from scheduling.jobs.rollouts.restart_rule import SpecChange
+from scheduling.spec import parser
 from scheduling.spec.parser import parse
-from scheduling.spec.task_spec import SpecChange
 
 
 def web(*, weight: int | None = None, **changes: Any) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def test_what_was_stored_before_keeps_its_digest() -> None:
 )
 def test_a_change_of_names_and_weights_is_in_place(changes: dict[str, Any]) -> None:
     old, new = parse(web()), parse(web(**changes))
-    kinds = {kind for _, _, kind in job_spec.changes(old, new)}
+    kinds = {kind for _, _, kind in restart_rule.changes(old, new)}
     assert SpecChange.IN_PLACE in kinds
     assert SpecChange.RESTART not in kinds
 

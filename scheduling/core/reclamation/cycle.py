@@ -14,8 +14,8 @@ import numpy as np
 from quota.vocabulary.bands import MAX_PRIORITY, Band, band_of
 from quota.vocabulary.resources import NAMES, describe
 from scheduling.core.cell.state import CellState
-from scheduling.core.reclamation.estimate import Reservations, most_urgent
 from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, MachineShortage, Occupants, ShortageVictim, relieve
+from scheduling.core.reclamation.usage_history import Reservations, most_urgent
 from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.core.vocabulary.task_events import Eviction

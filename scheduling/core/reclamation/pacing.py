@@ -22,7 +22,7 @@ import numpy as np
 
 from scheduling.core.cell.machines import grown
 from scheduling.core.cell.tasks import TaskTable
-from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples
+from scheduling.core.reclamation.usage_history import KINDS, Reservations, Samples
 from scheduling.core.vocabulary.kernel_arrays import Bools, Floats
 
 TOGETHER_S = 15.0

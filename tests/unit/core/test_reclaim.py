@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quota.vocabulary.resources import ACCELERATORS, CPU, PORTS, RAM
-from scheduling.core.reclamation.estimate import KINDS, MIB, Reservations, Samples, UsageHistory, most_urgent
+from scheduling.core.reclamation.usage_history import KINDS, MIB, Reservations, Samples, UsageHistory, most_urgent
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.reclamation_presets import AGGRESSIVE, BASELINE, MEDIUM, OFF, PRESETS, Preset
 from scheduling.core.vocabulary.requirement import Requirement, task_id

@@ -9,8 +9,8 @@ import pytest
 
 from quota.vocabulary.resources import CPU, RAM
 from scheduling.core.reclamation import pacing
-from scheduling.core.reclamation.estimate import KINDS, MIB, Reservations, Samples, UsageHistory
 from scheduling.core.reclamation.pacing import REST_S, TOGETHER_S, WASTE_S, ReservationPace
+from scheduling.core.reclamation.usage_history import KINDS, MIB, Reservations, Samples, UsageHistory
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.reclamation_presets import MEDIUM, OFF, Preset
 from scheduling.core.vocabulary.requirement import split_task_id, task_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from scheduling.core.reclamation.estimate import KINDS
+from scheduling.core.reclamation.usage_history import KINDS
 from scheduling.core.vocabulary.reclamation_presets import OFF, Preset
 
 FLOOR = (10, 16 * 2**20, 16 * 2**20)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from scheduling.core.cell.tasks import RUNNING, LiveJob
-from scheduling.core.reclamation.estimate import KINDS
+from scheduling.core.reclamation.usage_history import KINDS
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.reclamation_presets import Preset

@@ -10,7 +10,7 @@ import numpy as np
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
-from scheduling.core.reclamation.estimate import KINDS, Samples, UsageHistory
+from scheduling.core.reclamation.usage_history import KINDS, Samples, UsageHistory
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.reclamation_presets import Preset

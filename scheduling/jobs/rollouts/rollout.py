@@ -13,12 +13,12 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Requirement
 from scheduling.core.vocabulary.states import EvictionCause, TaskState
 from scheduling.core.vocabulary.task_events import Cause, Ending, Eviction
-from scheduling.jobs.in_place import InPlaceCapacity
+from scheduling.jobs.rollouts import restart_rule
+from scheduling.jobs.rollouts.in_place_capacity import InPlaceCapacity
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.models import CrashedPair, Event, JobSpec, Task, Update
 from scheduling.spec import job_spec, parser
-from scheduling.spec.task_spec import SpecChange
 from scheduling.tasks import counters, new_tasks, transitions
 from scheduling.tasks.counters import SHRUNK
 from scheduling.tasks.new_tasks import NewTasks
@@ -70,7 +70,7 @@ class _Step:
         before = self.specs.get(row["spec_version"])
         if before is None or row["index"] >= before.tasks:
             return True
-        return job_spec.change(before, self.target, row["index"]) is SpecChange.RESTART
+        return restart_rule.change(before, self.target, row["index"]) is restart_rule.SpecChange.RESTART
 
     def add_follow(self, row: dict[str, Any]) -> None:
         """Record that the task changes to the new spec and keeps its state."""
