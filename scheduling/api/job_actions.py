@@ -82,7 +82,7 @@ class RestartView(CellView):
         found, rehearsed = self.job(cell, tenant, job), dry_run(request)
         require_tenant(self.principal, Action.JOB_WRITE, tenant, cell)
         given = valid(RestartSerializer, request.data)["tasks"]
-        ranges = parse_ranges(given) if given else None
+        ranges = parse_ranges(given)
         done = job_restart(principal=self.principal, job=found, ranges=ranges, dry_run=rehearsed)
         return Response({"restarted": done.tasks, "max_down": done.max_down, "dry_run": rehearsed})
 
@@ -118,7 +118,7 @@ class RetryView(CellView):
         found, rehearsed = self.job(cell, tenant, job), dry_run(request)
         require_tenant(self.principal, Action.JOB_WRITE, tenant, cell)
         given = valid(RetrySerializer, request.data)["tasks"]
-        ranges = parse_ranges(given) if given else None
+        ranges = parse_ranges(given)
         done = job_retry(principal=self.principal, job=found, ranges=ranges, dry_run=rehearsed)
         return Response({"retried": done.tasks, "uid": done.job.uid, "dry_run": rehearsed})
 

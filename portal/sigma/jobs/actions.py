@@ -44,7 +44,7 @@ def restart(request: HttpRequest, principal: Principal, cell: str, tenant: str, 
     """Restart the running tasks of the job, or those whose indexes are in the field `tasks`."""
     row = job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
     given = request.POST.get("tasks", "").strip()
-    done = job_restart(principal=principal, job=row, ranges=parse_ranges(given) if given else None)
+    done = job_restart(principal=principal, job=row, ranges=parse_ranges(given))
     text = ngettext(
         "%(tasks)d task is being restarted.",
         "%(tasks)d tasks are being restarted, at most %(down)d at the same time.",
@@ -60,7 +60,7 @@ def retry(request: HttpRequest, principal: Principal, cell: str, tenant: str, na
     """Run the failed tasks of the job again, or the dead tasks whose indexes are in the field `tasks`."""
     row = job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
     given = request.POST.get("tasks", "").strip()
-    done = job_retry(principal=principal, job=row, ranges=parse_ranges(given) if given else None)
+    done = job_retry(principal=principal, job=row, ranges=parse_ranges(given))
     messages.success(request, ngettext("%d task runs again.", "%d tasks run again.", done.tasks) % done.tasks)
     return back_to(done.job)
 

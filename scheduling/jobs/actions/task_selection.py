@@ -14,10 +14,12 @@ Ranges = Sequence[tuple[int, int]]
 MOST_RANGES = 100
 
 
-def parse_ranges(text: str) -> Ranges:
-    """Return the ranges of task indexes in a text such as `3,5-9` as pairs (first, last), sorted and without overlaps.
-    Raises `Rejected` for any other text.
+def parse_ranges(text: str) -> Ranges | None:
+    """Return the ranges of task indexes in a text such as `3,5-9` as pairs (first, last), sorted and without overlaps,
+    or None for an empty text, which selects no tasks by index. Raises `Rejected` for any other text.
     """
+    if not text:
+        return None
     found: list[tuple[int, int]] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
