@@ -77,14 +77,17 @@ def capacity_samples() -> None:
 @shared_task(name="scheduling.metering", ignore_result=True)
 def metering_run() -> None:
     """Take a sample of the reservations of every cell, and report the usage of each past hour to `quota`. The last
-    hours of a deleted cell are reported after its deletion.
+    hours of a deleted cell are reported after its deletion. An error in one cell does not affect the others.
     """
     now = timezone.now()
     for cell in Cell.with_history.order_by("id"):
-        if cell.deleted_at is None:
-            metering.look(cell, now=now)
-        for hour in metering.meter_due(cell, now=now, keep_hours=settings.BORG_USAGE_KEEP_HOURS, meter=meter):
-            log.info("hour metered", cell=cell.name, hour=hour.isoformat())
+        try:
+            if cell.deleted_at is None:
+                metering.look(cell, now=now)
+            for hour in metering.meter_due(cell, now=now, keep_hours=settings.BORG_USAGE_KEEP_HOURS, meter=meter):
+                log.info("hour metered", cell=cell.name, hour=hour.isoformat())
+        except Exception:
+            log.exception("usage of a cell not metered; the next run tries again", cell=cell.name)
     metering.forget_old(now=now)
 
 

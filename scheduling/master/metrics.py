@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 import redis
 import structlog
 from django.db.models import Count, Sum
+from django.utils import timezone
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -21,6 +22,7 @@ from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.master import queue_health, schedulers, standbys
 from scheduling.models import Brake, Cell, Job, Machine, NoticeCount
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
+from scheduling.usage import metering
 from scheduling.usage.utilisation import figures_of
 
 log = structlog.get_logger(__name__)
@@ -55,7 +57,7 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Collects the metrics of all cells except study cells. Makes eleven queries and sends one Redis command, for any
+    """Collects the metrics of all cells except study cells. Makes twelve queries and sends one Redis command, for any
     number of cells and jobs.
     """
 
@@ -102,6 +104,12 @@ class CellCollector(Collector):
             missing.add_metric([cell.name], nobody[cell.name])
         yield missing
         yield _standbys()
+        unmetered = GaugeMetricFamily(
+            "borg_metering_lag_seconds", "Time since the end of the last hour whose usage was metered", labels=["cell"]
+        )
+        for name, seconds in metering.lag_s(now=timezone.now()).items():
+            unmetered.add_metric([name], seconds)
+        yield unmetered
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
         """Yield the utilisation of cells, from the newest figures in Redis (`scheduling.usage.utilisation`). Yield

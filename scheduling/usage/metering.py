@@ -103,6 +103,19 @@ def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink)
     return done
 
 
+def lag_s(*, now: dt.datetime) -> dict[str, float]:
+    """Return the seconds since the end of the last reported hour, or since the first sample or the creation of the
+    cell if no hour was reported yet, for each operated cell. One query.
+    """
+    found = query(
+        "SELECT c.name, extract(epoch FROM %s - coalesce(max(h.hour) FILTER (WHERE h.metered_at IS NOT NULL) + %s,"
+        " min(h.hour), c.created_at)) FROM scheduling_cell AS c LEFT JOIN scheduling_meteringhour AS h"
+        " ON h.cell_id = c.id WHERE c.deleted_at IS NULL AND c.study_of IS NULL GROUP BY c.id ORDER BY c.name",
+        [now, HOUR],
+    )
+    return {name: max(0.0, float(seconds)) for name, seconds in found}
+
+
 def forget_old(*, now: dt.datetime) -> None:
     """Delete the metering rows of hours that are more than 60 days old, even if they were not reported to quota."""
     MeteringHour.objects.filter(hour__lt=now - _KEPT).delete()

@@ -12,7 +12,8 @@ from quota.models import MeteredHour
 from quota.vocabulary.resources import CPU, DISK_BANDWIDTH, RAM, SIZE, scale
 from scheduling.celery_tasks import metering_run
 from scheduling.jobs import updates
-from scheduling.models import Job, JobSpec, MeteringHour, ReservedInHour, Task
+from scheduling.journal.sql import execute
+from scheduling.models import Cell, Job, JobSpec, MeteringHour, ReservedInHour, Task
 from scheduling.usage import metering, usage_windows
 from scheduling.usage.metering import HOUR, look, meter_due, rows_of
 from scheduling.usage.usage_windows import TaskWindow
@@ -213,6 +214,26 @@ def test_old_marks_are_forgotten(cell, job) -> None:
     metering.forget_old(now=TEN + 61 * 24 * HOUR)
     assert not MeteringHour.objects.exists()
     assert not ReservedInHour.objects.exists()
+
+
+def test_a_cell_that_cannot_be_metered_does_not_stop_the_others(cell) -> None:
+    """Hours older than a day are lost, so an error in one cell would cost all other cells their charges."""
+    other = rows.a_cell(name="dd")
+    execute(f"ALTER TABLE scheduling_meteringhour ADD CONSTRAINT test_broken CHECK (cell_id <> {cell.id:d})")
+    try:
+        metering_run()
+    finally:
+        execute("ALTER TABLE scheduling_meteringhour DROP CONSTRAINT test_broken")
+    assert [mark.cell for mark in MeteringHour.objects.all()] == [other]
+
+
+def test_the_lag_of_metering_is_the_time_since_the_last_reported_hour(cell) -> None:
+    Cell.objects.update(created_at=TEN - 30 * MINUTE)
+    assert metering.lag_s(now=TEN) == {"cc": 1800.0}
+    look(cell, now=TEN + 5 * MINUTE)
+    assert metering.lag_s(now=TEN + HOUR) == {"cc": 3600.0}
+    meter_due(cell, now=TEN + 2 * HOUR, keep_hours=24, meter=lambda **_: None)
+    assert metering.lag_s(now=TEN + 2 * HOUR) == {"cc": 3600.0}
 
 
 def test_celery_looks_and_reports_to_quota_once(cell, job) -> None:
