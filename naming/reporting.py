@@ -8,7 +8,7 @@ import asyncio
 
 from naming.counters import Board, CellFigures, ServerCounters, add_up
 from naming.following.follower import Follower
-from naming.following.snapshot_saving import SnapshotKeeper
+from naming.following.snapshots import SnapshotKeeper
 from naming.metrics import exposition
 
 EVERY_S = 1.0

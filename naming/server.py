@@ -27,7 +27,7 @@ from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.zone_settings import read_caa, read_reverse
 from naming.following.follower import STALE_S, Follower
 from naming.following.news import NewsSource
-from naming.following.snapshot_saving import SnapshotKeeper
+from naming.following.snapshots import SnapshotKeeper
 from naming.metrics import MetricsServer
 from naming.reporting import MetricsReporter
 from serving.ports import NoPort, reserved, wanted

@@ -11,7 +11,7 @@ import msgspec
 from django.db import transaction
 
 from naming.following.news import NamesSnapshot, ZoneFacts
-from naming.following.snapshots import JobKept, job_events, task_events
+from naming.following.snapshot_format import JobKept, job_events, task_events
 from naming.table.table import NAMING_KINDS, serial_start
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event

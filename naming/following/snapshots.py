@@ -1,366 +1,213 @@
-"""Writes the names of a cell to snapshot files, and reads such files. A resolver can start from a snapshot file without
-PostgreSQL. Pure.
+"""Stores the names of each cell in a file. The resolver reads the files when it starts, and writes them when names
+change and when it ends.
 
-    line of JSON    the head: format, zone, cell, history, revisions, time
-    blocks          each block: its length (4 octets), then MessagePack of machines, a job, or a few hundred tasks
-    end             the length 0, then the BLAKE2b checksum of all octets before it (16 octets)
+    table ─► Capture ─► blocks, in small steps ─► thread: new file, fsync, rename ─► <cell>.names
+    <cell>.names ─► complete, of this zone and recent? ─► table ─► the follower continues from this table
 
-A `Capture` describes the name table at one instant, although the table continues to change. The capture writes one job
-after the other. If a job changes before it is written, the method `before` copies the job just before the change.
+If a file is not usable, the resolver writes a log line and keeps the file. The next snapshot of the cell replaces it.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-import msgspec
+import structlog
 
-from naming.table.jobs import NamedJob, Weights
-from naming.table.serving_tasks import MachineAddress, PlacedTask
+from naming.dns.zones.nodes import EXPIRE_S
+from naming.following.follower import Follower
+from naming.following.snapshot_format import Capture, Head, Unusable, read_head, restore
 from naming.table.table import NameTable
-from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.events import Event
-from scheduling.core.vocabulary.published import Published
-from scheduling.core.vocabulary.requirement import Group, Requirement
 
-FORMAT: Final = 1
-SLICE = 400  # tasks: about half a millisecond
-LARGEST_BLOCK = 2**24  # octets; valid blocks are far smaller
-_DIGEST_SIZE = 16
-_NO_REQUIREMENT = Requirement(limit=())  # names do not depend on the resources of a task
+log = structlog.get_logger(__name__)
 
-
-class Unusable(ValueError):
-    """The error for a file that is not a usable snapshot. The message contains the reason."""
+EVERY_S = 60.0  # between two files of a cell while names change
+IDLE_S = 600.0  # between two files while no name changes; the journal must reach back to the last file
+FIRST_S = 5.0  # wait after the start
+_LOOK_S = 1.0
+_PAUSE_S = 0.001  # between two steps
+_SUFFIX = ".names"
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of a snapshot file. `written_at`: when the file was written, in seconds since the epoch. `history_id`:
-    an id that changes when the cell's database is restored from a backup.
+class SnapshotKeeper:
+    """Writes the tables of a follower to snapshot files in `folder`, and loads these files. `clock`: a function that
+    returns the time in seconds since the epoch.
     """
 
-    format: int = FORMAT
-    zone: str
-    cell: str
-    cell_id: int
-    history_id: str
-    history_ordinal: int
-    revision: int
-    names_revision: int
-    written_at: float
-    start: int = 0  # the first serial of the zone
+    def __init__(self, follower: Follower, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._follower = follower
+        self._folder = folder
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="names")
+        # By cell: the time of the last attempt (the loop's clock), and the head of the file on disk.
+        self._written: dict[str, tuple[float, Head | None]] = {}
+        self.failed = 0
 
+    async def load(self, only: frozenset[str] = frozenset()) -> int:
+        """Load the usable files into the follower. Return the number of loaded cells.
 
-class SnapshotMachines(msgspec.Struct, frozen=True, array_like=True, tag="machines"):
-    """The record of machines in a snapshot file. `machines`: id, host name and address of each. `gone`: the ids of
-    removed machines that still have tasks.
-    """
-
-    machines: list[tuple[int, str, str]]
-    gone: list[int]
-
-
-class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
-    """The record of a job in a snapshot file. The records of the job's tasks follow this record. `versions`: each spec
-    version with its port names; the current version is the last one.
-    """
-
-    job_id: int
-    tenant: str
-    name: str
-    labels: dict[str, str]
-    versions: list[tuple[int, tuple[str, ...]]]
-    ranges: list[tuple[int, int]]
-    revision: int
-    kind: str = "job"
-    ttl_s: int = 0
-    weights: Weights = ()
-
-
-# index, incarnation, machine, version, ports, phase, health, serves, own address, revision
-TaskKept = tuple[int, int, int, int, tuple[int, ...], str, str, bool, str, int]
-
-
-class SnapshotTasks(msgspec.Struct, frozen=True, array_like=True, tag="tasks"):
-    """The record of several tasks of one job in a snapshot file."""
-
-    job_id: int
-    tasks: list[TaskKept]
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(SnapshotMachines | JobKept | SnapshotTasks)
-_head_decoder = msgspec.json.Decoder(Head)
-
-
-@dataclass(slots=True)
-class _Held:
-    """A copy of one job, which `Capture` makes while it writes a snapshot. `early`: the earlier states of tasks that
-    have changed since the copy was made, by task index.
-    """
-
-    job: NamedJob
-    facts: JobKept
-    tasks: list[PlacedTask]
-    versions: dict[tuple[str, ...], int]
-    early: dict[int, TaskKept] = field(default_factory=dict)
-
-
-class Capture:
-    """The names of a loaded name table, as they were when this object was created.
-
-    The caller must add the method `before` to the list `table.before`, and remove it after the last block is read. The
-    capture can then copy each job before it changes.
-    """
-
-    def __init__(self, table: NameTable, *, zone: str, cell_id: int, history_id: str, written_at: float) -> None:
-        assert table.ready
-        self.table = table
-        self.head = Head(
-            zone=zone,
-            cell=table.cell,
-            cell_id=cell_id,
-            history_id=history_id,
-            history_ordinal=table.history_ordinal,
-            revision=table.revision,
-            names_revision=table.names_revision,
-            written_at=written_at,
-            start=table.start,
-        )
-        self._machines = {one.machine_id: _facts(one) for one in table.machines.values()}
-        self._gone: list[tuple[int, str, str]] = []
-        self._pending = dict(table.jobs)
-        self._held: dict[int, _Held] = {}
-
-    def before(self, event: Event) -> None:
-        """Copy the names that `event` will change. The name table calls this method before it applies the event."""
-        if isinstance(event, events.MachineSet):
-            self._before_machine(event)
-            return
-        job_id = getattr(event, "job_id", None)
-        if job_id is None:
-            return
-        job = self._pending.pop(job_id, None)
-        if job is not None:
-            self._held[job_id] = self._hold(job)
-        held = self._held.get(job_id)
-        index = getattr(event, "index", None)
-        if held is None or index is None or index in held.early:
-            return
-        task = held.job.placed.get(index)
-        if task is not None:
-            held.early[index] = self._kept(held, task)
-
-    def _before_machine(self, event: events.MachineSet) -> None:
-        """If the event changes the machine's address, copy the jobs that have tasks on the machine."""
-        machine = self.table.machines.get(event.machine_id)
-        if machine is None or (machine.hostname, machine.address) == (event.hostname.lower(), event.address):
-            return
-        for job in [job for job in self._pending.values() if job.placed.any_on(machine)]:
-            self._held[job.job_id] = self._hold(self._pending.pop(job.job_id))
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yield the whole snapshot file in parts. If the name table changes between two parts, the content of the file
-        stays the same.
+        `only`: the names of the cells to load; empty: all cells.
         """
-        digest = hashlib.blake2b(digest_size=_DIGEST_SIZE)
-        for part in self._parts():
-            digest.update(part)
-            yield part
-        yield digest.digest()
+        loaded: dict[int, Head] = {}  # by cell
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            if only and path.stem not in only:
+                continue
+            began = time.monotonic()
+            try:
+                data = path.read_bytes()
+                head = self._checked(path, read_head(data))
+                other = loaded.get(head.cell_id)
+                if other is not None and other.written_at > head.written_at:
+                    self._written[head.cell] = (asyncio.get_running_loop().time(), head)  # `_forget` deletes the file
+                    raise Unusable(
+                        f"a newer file contains this cell under the name {other.cell}; this old file is deleted"
+                    )
+                table = NameTable(head.cell)
+                for _ in restore(data, head, table):
+                    await asyncio.sleep(0)
+            except (OSError, Unusable) as error:
+                log.warning("cannot use a snapshot of names", file=str(path), reason=str(error))
+                continue
+            self._follower.start_from(head.cell_id, table, head.history_id)
+            self._written[head.cell] = (asyncio.get_running_loop().time(), head)
+            loaded[head.cell_id] = head
+            age_s, took_s = round(self._clock() - head.written_at), round(time.monotonic() - began, 2)
+            log.info("loaded a snapshot of names", cell=head.cell, revision=head.revision, age_s=age_s, took_s=took_s)
+        return len(loaded)
 
-    def _parts(self) -> Iterator[bytes]:
-        yield msgspec.json.encode(self.head) + b"\n"
-        machines = list(self._machines.values())
-        for start in range(0, len(machines), 5 * SLICE):
-            yield _block(SnapshotMachines(machines[start : start + 5 * SLICE], []))
-        batch: list[bytes] = []
-        weight = 0
-        while self._pending or self._held:
-            if self._held:
-                job_id = next(iter(self._held))
-            else:
-                job_id, job = next(iter(self._pending.items()))
-                del self._pending[job_id]
-                self._held[job_id] = self._hold(job)
-            held = self._held[job_id]
-            batch.append(_block(held.facts))
-            for start in range(0, len(held.tasks) or 1, SLICE):
-                tasks = held.tasks[start : start + SLICE]
-                kept = [held.early.get(task.index) or self._kept(held, task) for task in tasks]
-                if self._gone:
-                    batch.append(_block(SnapshotMachines(self._gone, [machine_id for machine_id, *_ in self._gone])))
-                    self._gone = []
-                batch.append(_block(SnapshotTasks(job_id, kept)))
-                weight += len(tasks) + 10
-                if weight >= SLICE:
-                    yield b"".join(batch)
-                    batch, weight = [], 0
-            del self._held[job_id]
-        yield b"".join(batch) + bytes(4)
+    def _checked(self, path: Path, head: Head) -> Head:
+        zone = self._follower.directory.zone
+        age_s = self._clock() - head.written_at
+        if head.zone != zone:
+            raise Unusable(
+                f"the snapshot belongs to zone {head.zone}, but this resolver answers for {zone}; the next snapshot "
+                "replaces it"
+            )
+        if head.cell != path.stem:
+            raise Unusable(
+                f"the snapshot belongs to cell {head.cell}, but its file has the name of cell {path.stem}; the next "
+                "snapshot replaces it"
+            )
+        if age_s > EXPIRE_S:
+            raise Unusable(
+                f"the snapshot is {age_s / 86_400:.0f} days old, and the limit is {EXPIRE_S / 86_400:.0f} days; the "
+                "next snapshot replaces it"
+            )
+        return head
 
-    def _hold(self, job: NamedJob) -> _Held:
-        known = list(job.versions.items())
-        # The version in force comes last. A job may use the ports of an older version again.
-        known.sort(key=lambda item: item[1] == job.port_names)
-        facts = JobKept(
-            job.job_id,
-            job.tenant,
-            job.name,
-            job.labels,
-            known,
-            job.indexes.ranges(),
-            job.revision,
-            job.kind,
-            job.ttl_s,
-            job.weights,
+    def written_at(self, cell: str) -> float:
+        """Return the time at which the cell's file was written, in seconds since the epoch; 0 if there is no file."""
+        _, head = self._written.get(cell, (0.0, None))
+        return 0.0 if head is None else head.written_at
+
+    async def run(self) -> None:
+        """Write each cell's file at regular intervals if the cell's names have changed. Runs until its asyncio task is
+        cancelled.
+        """
+        await asyncio.sleep(FIRST_S)
+        while True:
+            now = asyncio.get_running_loop().time()
+            for table in list(self._follower.directory.cells.values()):
+                if self._due(table, now):
+                    await self._try(table, pause_s=_PAUSE_S)
+            self._forget()
+            await asyncio.sleep(_LOOK_S)
+
+    async def close(self) -> None:
+        """Write the files of all changed tables, without pauses. Call this method when the tables do not change any
+        more.
+        """
+        for table in list(self._follower.directory.cells.values()):
+            if self._due(table, float("inf")):
+                await self._try(table, pause_s=0.0)
+        self._forget()
+        self._thread.shutdown()
+
+    def _due(self, table: NameTable, now: float) -> bool:
+        if not table.ready:
+            return False
+        at, head = self._written.get(table.cell, (float("-inf"), None))
+        if head is not None:
+            same = head.history_ordinal == table.history_ordinal
+            if same and head.revision == table.revision:
+                return False
+            if same and head.names_revision == table.names_revision:
+                return now - at >= IDLE_S
+        return now - at >= EVERY_S
+
+    async def _try(self, table: NameTable, *, pause_s: float) -> None:
+        try:
+            await self._keep(table, pause_s=pause_s)
+        except Exception:  # the resolver must go on, even if it cannot write the file
+            self.failed += 1
+            log.exception("cannot write a snapshot of names", cell=table.cell)
+
+    async def _keep(self, table: NameTable, *, pause_s: float) -> None:
+        follower = self._follower
+        cell_id, history_id = follower.identity(table)
+        loop = asyncio.get_running_loop()
+        capture = Capture(
+            table, zone=follower.directory.zone, cell_id=cell_id, history_id=history_id, written_at=self._clock()
         )
-        return _Held(job, facts, list(job.placed), {names: version for version, names in known})
+        _, before = self._written.get(table.cell, (0.0, None))
+        self._written[table.cell] = (loop.time(), before)  # after a failure, the next attempt is at the usual time
+        parts: list[bytes] = []
+        table.before.append(capture.before)
+        began = loop.time()
+        try:
+            for part in capture.blocks():
+                parts.append(part)
+                await asyncio.sleep(pause_s)
+        finally:
+            table.before.remove(capture.before)
+        path = self._folder / f"{table.cell}{_SUFFIX}"
+        try:
+            size = await loop.run_in_executor(self._thread, _write, path, parts)
+        except OSError as error:
+            self.failed += 1
+            log.warning("cannot write a snapshot of names", file=str(path), error=str(error))
+            return
+        self._written[table.cell] = (loop.time(), capture.head)
+        revision, took_s = capture.head.revision, round(loop.time() - began, 2)
+        log.info("wrote a snapshot of names", cell=table.cell, revision=revision, bytes=size, took_s=took_s)
 
-    def _kept(self, held: _Held, task: PlacedTask) -> TaskKept:
-        machine = task.machine
-        if machine.machine_id not in self._machines:
-            self._machines[machine.machine_id] = _facts(machine)
-            self._gone.append(_facts(machine))
-        return (
-            task.index,
-            task.incarnation,
-            machine.machine_id,
-            held.versions.get(task.port_names, 0),
-            task.ports,
-            task.phase,
-            task.health,
-            task.serves,
-            task.own_address,
-            task.revision,
-        )
-
-
-def _facts(machine: MachineAddress) -> tuple[int, str, str]:
-    return machine.machine_id, machine.hostname, machine.address
-
-
-def read_head(data: bytes) -> Head:
-    """Return the head of a snapshot file. Raises `Unusable` if the file is damaged or its format is unknown."""
-    if len(data) <= _DIGEST_SIZE:
-        raise Unusable("the snapshot is empty or incomplete; the next snapshot replaces it")
-    content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
-    line, newline, _ = content.partition(b"\n")
-    try:
-        known = msgspec.json.decode(line)
-        found = known["format"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        raise Unusable("the file is not a snapshot of names; the next snapshot replaces it") from None
-    if found != FORMAT:
-        raise Unusable(
-            f"the snapshot has format {found}, but this version reads only format {FORMAT}; the next snapshot "
-            "replaces it"
-        )
-    if not newline or hashlib.blake2b(content, digest_size=_DIGEST_SIZE).digest() != digest:
-        raise Unusable("the checksum of the snapshot is wrong, so the file is damaged; the next snapshot replaces it")
-    try:
-        return _head_decoder.decode(line)
-    except msgspec.DecodeError as error:
-        raise Unusable(f"the header of the snapshot cannot be read: {error}; the next snapshot replaces it") from None
+    def _forget(self) -> None:
+        """Delete the files of removed cells, so that the resolver does not answer for them after the next start."""
+        directory = self._follower.directory
+        for cell in [cell for cell in self._written if cell not in directory.cells]:
+            del self._written[cell]
+            path = self._folder / f"{cell}{_SUFFIX}"
+            try:
+                path.unlink(missing_ok=True)
+                log.info("deleted the snapshot of a removed cell", file=str(path))
+            except OSError as error:
+                log.warning("cannot delete the snapshot of a removed cell", file=str(path), error=str(error))
 
 
-def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
-    """Fill an empty name table in steps, one step per iteration. After the last step, the table is ready. Raises
-    `Unusable` if the file is invalid.
+def _write(path: Path, parts: list[bytes]) -> int:
+    """Replace the file `path` by a file with these parts, and wait until it is on the disk. Return its size in
+    bytes.
     """
-    gone: list[int] = []
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        for block in _blocks(memoryview(data)[:-_DIGEST_SIZE], data.index(b"\n") + 1):
-            if isinstance(block, SnapshotMachines):
-                gone += block.gone
-            _apply(table, block)
-            yield
-    except (msgspec.DecodeError, LookupError) as error:
-        raise Unusable(f"the content of the snapshot cannot be read: {error}; the next snapshot replaces it") from None
-    for machine_id in gone:
-        table.apply(events.MachineRemoved(machine_id=machine_id), 0)
-    for machine in table.machines.values():  # a removed machine may have had the same host name
-        table.hosts.setdefault(machine.hostname, machine)
-    table.history_ordinal, table.start = head.history_ordinal, head.start
-    table.revision, table.names_revision = head.revision, head.names_revision
-    table.ready = True
-
-
-def _blocks(content: memoryview, at: int) -> Iterator[SnapshotMachines | JobKept | SnapshotTasks]:
-    while size := int.from_bytes(content[at : at + 4]):
-        if size > LARGEST_BLOCK or at + 4 + size > len(content):
-            raise Unusable("the snapshot has a block that is longer than the file; the next snapshot replaces it")
-        yield _decoder.decode(content[at + 4 : at + 4 + size])
-        at += 4 + size
-
-
-def _apply(table: NameTable, block: SnapshotMachines | JobKept | SnapshotTasks) -> None:
-    match block:
-        case SnapshotMachines():
-            for machine_id, host, address in block.machines:
-                made = events.MachineSet(machine_id=machine_id, hostname=host, address=address, capacity=())
-                table.apply(made, 0)
-        case JobKept():
-            for event in job_events(block):
-                table.apply(event, block.revision)
-        case SnapshotTasks():
-            job = table.jobs[block.job_id]
-            revision = job.revision  # of the last change, which may be a change of a task that is no longer placed
-            for task in block.tasks:
-                for event in task_events(block.job_id, *task[:-1]):
-                    table.apply(event, task[-1])
-            job.revision = revision
-
-
-def task_events(
-    job_id: int,
-    index: int,
-    incarnation: int,
-    machine_id: int,
-    version: int,
-    ports: Iterable[int],
-    phase: str,
-    health: str,
-    up: bool,
-    address: str,
-) -> Iterator[Event]:
-    """Yield the events that place a task and report its state."""
-    ids: dict[str, Any] = {"job_id": job_id, "index": index, "machine_id": machine_id, "incarnation": incarnation}
-    yield events.TaskPlaced(**ids, ports=tuple(ports), spec_version=version)
-    if (phase, health or "unknown", up, address) != ("assigned", "unknown", False, ""):
-        yield events.TaskReported(**ids, phase=phase, health=health or "unknown", up=up, restarts=0, address=address)
-
-
-def job_events(job: JobKept) -> Iterator[Event]:
-    """Yield the event that submits a job, and one event for each later spec version, with the port names of the
-    version.
-    """
-    first_version, first_names = job.versions[0]
-    facts: dict[str, Any] = {
-        "job_id": job.job_id,
-        "priority": 0,
-        "latency_sensitive": False,
-        "labels": job.labels,
-        "published": Published(ttl_s=job.ttl_s, weights=job.weights),
-    }
-    yield events.JobSubmitted(
-        **facts,
-        uid="",
-        tenant_id=0,
-        tenant=job.tenant,
-        name=job.name,
-        job_kind=job.kind,
-        spec_version=first_version,
-        groups=(Group(_NO_REQUIREMENT, tuple(job.ranges)),),
-        port_names=first_names,
-    )
-    for version, names in job.versions[1:]:
-        yield events.JobChanged(**facts, spec_version=version, port_names=names)
-
-
-def _block(content: SnapshotMachines | JobKept | SnapshotTasks) -> bytes:
-    data = _encoder.encode(content)
-    return len(data).to_bytes(4) + data
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(descriptor)
+            size = file.tell()
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return size

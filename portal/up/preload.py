@@ -37,7 +37,7 @@ MODULES = (
     *("uvicorn", "uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),
     *("uvicorn.protocols.websockets.auto", "serving.processes"),
     *("scheduling.link.server", "naming.dns.primary", "naming.dns.sockets", "naming.dns.zones.zone_settings"),
-    *("naming.following.snapshot_saving", "naming.following.journal_news", "naming.metrics", "naming.reporting"),
+    *("naming.following.snapshots", "naming.following.journal_news", "naming.metrics", "naming.reporting"),
     *("celery.bin.celery", "celery.bin.worker", "celery.bin.beat", "celery.apps.worker", "celery.apps.beat"),
     *("celery.worker.worker", "celery.worker.consumer", "celery.worker.components", "celery.worker.autoscale"),
     *("celery.concurrency.thread", "celery.concurrency.solo", "celery.fixups.django", "kombu.transport.redis"),

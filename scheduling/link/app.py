@@ -103,7 +103,7 @@ class LinkApp:
             match scope["method"], path:
                 case "GET", "/healthz":
                     body = b'{"status":"ok"}'
-                case "GET", "/metrics" if _from_this_host(scope):
+                case "GET", "/metrics" if metrics.readable_from((scope.get("client") or ("", 0))[0]):
                     content_type, body = metrics.CONTENT_TYPE, self.shard.figures.exposition()
                 case "GET", "/authority.pem":
                     content_type, body = "application/x-pem-file", authority.authority_pem().encode()
@@ -282,11 +282,6 @@ class LinkApp:
         except DatabaseAway as error:
             detail = "the cell's database is unreachable; try again later"
             raise HelloRejected(Refusal("database-away", "", detail)) from error
-
-
-def _from_this_host(scope: Message) -> bool:
-    host = (scope.get("client") or ("", 0))[0]
-    return host == "::1" or host.startswith(("127.", "::ffff:127."))
 
 
 def _malformed(error: MalformedMessage) -> Refusal:

@@ -337,7 +337,7 @@ def main() -> None:
 
     from naming.dns.primary import Peers
     from naming.dns.zones.directory import ZoneDirectory
-    from naming.following import snapshot_saving
+    from naming.following import snapshots
     from naming.server import serve
     from tests.real.naming.test_secondaries import SECRET
 
@@ -346,7 +346,7 @@ def main() -> None:
     os.sched_setaffinity(0, {core})
     told = [f"127.0.0.1@{secondary}"] if secondary else []
     peers = Peers.read(networks=[], keys=[f"shared:hmac-sha256:{SECRET}"] if told else [], secondaries=told)
-    snapshot_saving.EVERY_S, snapshot_saving.FIRST_S = KEPT_EVERY_S, 0.0
+    snapshots.EVERY_S, snapshots.FIRST_S = KEPT_EVERY_S, 0.0
     source = Churning()
 
     def orders() -> None:

@@ -17,6 +17,11 @@ from prometheus_client.registry import Collector, CollectorRegistry
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+def readable_from(host: str) -> bool:
+    """Return whether a client at the address `host` may read the metrics: only programs on the shard's own host may."""
+    return host == "::1" or host.startswith(("127.", "::ffff:127."))
+
+
 class Buckets:
     """A histogram of durations. `bounds`: the upper bounds of its buckets in seconds, ascending."""
 

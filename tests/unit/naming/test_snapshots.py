@@ -17,8 +17,8 @@ import pytest
 
 from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.following.follower import Follower
-from naming.following.snapshot_saving import SnapshotKeeper
-from naming.following.snapshots import SLICE, Capture, Unusable, read_head, restore
+from naming.following.snapshot_format import SLICE, Capture, Unusable, read_head, restore
+from naming.following.snapshots import SnapshotKeeper
 from naming.table.jobs import Indexes, NamedJob, NamedService
 from naming.table.reverse import AddressIndex
 from naming.table.serving_tasks import PlacedTask, Pool
@@ -119,7 +119,7 @@ def random_event(rng: Random, job_id: int, index: int, host: int) -> events.Even
 def test_what_is_read_is_the_table_of_the_instant_whatever_happens_while_it_is_written(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("naming.following.snapshots.SLICE", 3)
+    monkeypatch.setattr("naming.following.snapshot_format.SLICE", 3)
     rng = Random(seed)
     table = table_of(*random_events(rng, 400))
     before = plain(table)
@@ -257,8 +257,8 @@ def test_a_start_without_the_journal_answers_stale_and_goes_on_from_the_tail(new
 def test_a_snapshot_that_was_broken_off_by_the_end_is_written_then(
     news: MemoryNews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("naming.following.snapshot_saving.FIRST_S", 0.0)
-    monkeypatch.setattr("naming.following.snapshot_saving._PAUSE_S", 60.0)
+    monkeypatch.setattr("naming.following.snapshots.FIRST_S", 0.0)
+    monkeypatch.setattr("naming.following.snapshots._PAUSE_S", 60.0)
 
     async def scenario() -> None:
         process = Process(news, tmp_path)
