@@ -62,7 +62,6 @@ class Action(StrEnum):
     JOB_WRITE = "job.write", Scope.WRITE, "change jobs"
     PACKAGE_VIEW = "package.view", Scope.READ, "see packages"
     PACKAGE_WRITE = "package.write", Scope.WRITE, "change packages"
-    SHELL_OPEN = "shell.open", Scope.WRITE, "open shells"  # for principals with the capability that may change the job
     QUOTA_VIEW = "quota.view", Scope.READ, "see quota"
     QUOTA_BUY = "quota.buy", Scope.WRITE, "buy quota"
     QUOTA_APPROVE = "quota.approve", Scope.WRITE, "decide about orders"  # orders that owners approve
@@ -144,8 +143,6 @@ def may(principal: Principal, action: Action, *, tenant: str | None = None, cell
         return True
     if tenant is None:
         return False
-    if action is Action.SHELL_OPEN:
-        return principal.has(CapabilityKind.SHELL, cell) and may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell)
     if action in (Action.JOB_VIEW, Action.JOB_WRITE) and principal.has(CapabilityKind.ANY_JOB, cell):
         return True
     held = (principal.roles.get(tenant), principal.inherited.get(tenant))
@@ -156,13 +153,6 @@ def require(principal: Principal, action: Action, *, tenant: str | None = None, 
     """Raise `Forbidden` unless the principal may do `action` in `tenant` and `cell`."""
     if not may(principal, action, tenant=tenant, cell=cell):
         what = f" for tenant {tenant}" if tenant else ""
-        if action is Action.SHELL_OPEN:
-            raise Forbidden(
-                action,
-                f"{principal.name} may not open shells{what}. Shells need the capability {CapabilityKind.SHELL}, a role"
-                f" that may change jobs, and scope {action.scope}. Request the capability on the tenant's"
-                " page Capabilities.",
-            )
         roles = [role for role, actions in _ROLE.items() if action in actions]
         cure = f"ask an owner of the tenant for the role {' or '.join(roles)}" if roles else "ask an SRE"
         raise Forbidden(

@@ -21,8 +21,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from borglet.messages import Phase, ShellClaims, ShellGrant, TaskKey
-from quota.vocabulary.errors import Conflict, Rejected
-from quota.vocabulary.permissions import Action, Principal, may, system
+from quota.vocabulary.errors import Conflict, Forbidden, Rejected
+from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may, system
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import TaskState
@@ -110,14 +110,21 @@ def shell_ask(
 
 def require_shell(principal: Principal, job: Job) -> None:
     """Raise `Forbidden` if the caller may not open shells in the job's tasks, or `NotFound` if the caller may not see
-    the job's tenant.
+    the job's tenant. Shells need the right to change the job and the capability `shell`.
     """
-    require_tenant(principal, Action.SHELL_OPEN, job.tenant.name, job.cell.name)
+    require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
+    if not may_open_shells(principal, job):
+        raise Forbidden(
+            "shell.open",
+            f"{principal.name} may not open shells for tenant {job.tenant.name}. Shells need the capability"
+            f" {CapabilityKind.SHELL}. Request it on the tenant's page Capabilities.",
+        )
 
 
 def may_open_shells(principal: Principal, job: Job) -> bool:
     """Return whether the caller may open shells in the tasks of a job."""
-    return may(principal, Action.SHELL_OPEN, tenant=job.tenant.name, cell=job.cell.name)
+    tenant, cell = job.tenant.name, job.cell.name
+    return principal.has(CapabilityKind.SHELL, cell) and may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell)
 
 
 def _check_number(job: Job, task: Task, principal: Principal) -> None:

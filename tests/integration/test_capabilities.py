@@ -12,7 +12,7 @@ from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.capabilities import USUAL, capability_answer, capability_ask, capability_grant, capability_revoke
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
-from quota.vocabulary.permissions import Action, CapabilityKind, Role, may
+from quota.vocabulary.permissions import CapabilityKind, Role
 from scheduling.jobs import submit_and_kill, updates
 from scheduling.shells import shells
 from tests.integration import rows, world
@@ -123,11 +123,12 @@ def test_shells_are_opened_by_the_capability_and_a_role(cell, ann) -> None:
         shells.require_shell(principal_of_user(viewer), job)
 
 
-def test_a_service_account_holds_them_too(tenant, ann) -> None:
+def test_a_service_account_holds_them_too(cell, tenant, ann) -> None:
     boss = world.principal("boss", tenant=tenant)
     account = service_account_create(principal=boss, tenant=tenant, name="ci", role="operator")
     give(account.user, CapabilityKind.SHELL)
-    assert may(principal_of_user(account.user, tenant="ubar"), Action.SHELL_OPEN, tenant="ubar", cell="cc")
+    job = world.submit(principal_of_user(ann), cell, world.a_file())
+    shells.require_shell(principal_of_user(account.user, tenant="ubar"), job)
     assert Record.objects.latest("revision").tenant == "ubar"
 
 
