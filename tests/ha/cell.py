@@ -48,7 +48,8 @@ _SCHEDULERS = ("service", "batch")
 
 class Cell:
     """The hosts of a cell and what runs on them. `alive`: the folder where tasks leave signs of life. `plant`: the
-    protection that this cell lacks (`tests.ha.plants`), "" for none.
+    protection that this cell lacks (`tests.ha.plants`), "" for none. `tree`: the folder with the source of the programs
+    that start.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class Cell:
         folder: Path,
         *,
         plant: str = "",
+        tree: Path = ROOT,
     ) -> None:
         self.control, self.machines, self.front = control, machines, front
-        self.services, self.folder, self.plant = services, folder, plant
+        self.services, self.folder, self.plant, self.tree = services, folder, plant, tree
         for host in (*control, *machines, front):
             (folder / host.name).mkdir(mode=0o711)
         self.disks = Disks(control, folder)
@@ -76,7 +78,6 @@ class Cell:
         shared = folder / "shared"
         shared.mkdir(mode=0o711)
         self._shared = {
-            "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "DJANGO_SETTINGS_MODULE": "portal.settings.production",
@@ -101,7 +102,7 @@ class Cell:
         """Start everything, and return when all machines have joined."""
         self.caches.start()
         self.databases.start()
-        made = self._schema()
+        made = self.migrate()
         self.token = made["demo"]["token"]
         for host in self.control:
             for name, arguments in SERVERS.items():
@@ -183,6 +184,7 @@ class Cell:
         """Return the environment of the server processes of a control host."""
         return {
             **self._shared,
+            "PYTHONPATH": str(self.tree),
             "BORG_HOME": str(self._home(host)),
             "BORG_LINK_HOST": host.address,
             "BORG_DNS_HOST": host.address,
@@ -218,15 +220,19 @@ class Cell:
         )
         urllib.request.urlopen(request, timeout=30.0).close()
 
-    def _schema(self) -> dict[str, Any]:
-        """Migrate the database, and create the cell, a tenant and users. Return their tokens."""
+    def migrate(self) -> dict[str, Any]:
+        """Migrate the database, and create the cell, a tenant and users if they are missing. Return the tokens of those
+        that were created.
+        """
         host = self.control[0]
         for each in self.control:
             Home(self._home(each)).prepare()
         result = self.folder / host.name / "bootstrap.json"
         argv = host.inside.command(sys.executable, "-m", "portal.up.schema", str(result))
         with (self.folder / host.name / "schema.log").open("wb") as log:
-            subprocess.run(argv, env=self._whole(host), stdout=log, stderr=log, check=True, timeout=_READY_S, cwd=ROOT)
+            subprocess.run(
+                argv, env=self._whole(host), stdout=log, stderr=log, check=True, timeout=_READY_S, cwd=self.tree
+            )
         made: dict[str, Any] = json.loads(result.read_text())
         return made
 
@@ -234,7 +240,7 @@ class Cell:
         log = self.folder / host.name / f"{name}.log"
         argv = [sys.executable, *command(self.plant, name, *arguments)]
         after = [sys.executable, "-m", *arguments, "--release"] if name in MASTERS else []
-        self.services.start(Service(host, name, argv, log, self._whole(host), cwd=ROOT, after=after))
+        self.services.start(Service(host, name, argv, log, self._whole(host), cwd=self.tree, after=after))
 
     def _borglet(self, host: Host, token: str) -> Service:
         argv = [
@@ -243,7 +249,7 @@ class Cell:
             *("--link", self._shared["BORG_LINK_URL"], "--hostname", host.name, "--address", host.address),
             *("--runtime", "process", "--capacity", "cpu=4,ram=8Gi,disk=20Gi", "--peer-port", "-1"),
         ]
-        env = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "BORGLET_JOIN_TOKEN": token}
+        env = {"PYTHONPATH": str(self.tree), "PYTHONUNBUFFERED": "1", "BORGLET_JOIN_TOKEN": token}
         return Service(host, "borglet", argv, self.folder / host.name / "borglet.log", env)
 
     def _whole(self, host: Host) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from tests.ha.cell import CELL, MASTERS, TENANT, Cell, remove_control_groups
+from tests.ha.cell import CELL, MASTERS, ROOT, TENANT, Cell, remove_control_groups
 from tests.ha.checker import Lookup, Violation, check
 from tests.ha.databases import check_patroni
 from tests.ha.evidence import gather
@@ -31,7 +31,7 @@ from tests.ha.plants import FSYNC_OFF, PLANTS
 from tests.ha.report import summary
 from tests.ha.services import Services, wait_until
 from tests.ha.workload import Caller, Workload
-from tests.ha.writing import cache_loop, database_loop, web_loop
+from tests.ha.writing import Loop, cache_loop, database_loop, web_loop
 
 CONTROL_HOSTS, CLIENTS = 3, 4
 _FRONT, _CONTROL, _MACHINES = 5, 11, 101  # the first numbers of their addresses
@@ -65,8 +65,11 @@ class Run:
     cuts: list[tuple[float, float]] = field(default_factory=list)
     lookups: list[Lookup] = field(default_factory=list)
 
-    def faults(self) -> Iterator[dict[str, Any]]:
-        """Inject the faults of the plan. Yield what each of them did."""
+    @contextmanager
+    def under_load(self) -> Iterator[dict[str, Loop]]:
+        """Let clients work and ask for names during the block. Yield the loops that write through PostgreSQL, Redis and
+        web.
+        """
         caller = Caller(self.cell.url, self.cell.token)
         loops = {
             "postgres": database_loop(self.cell.databases.url),
@@ -88,12 +91,17 @@ class Run:
             rng=random.Random(self.plan.seed),
         )
         self.lookups = lookups.found
-        injector = Injector(self.cell, loops, self.plan.seed, cuts=self.cuts)
         with ExitStack() as stack:
             for loop in loops.values():
                 stack.enter_context(loop)
             stack.enter_context(workload)
             stack.enter_context(lookups)
+            yield loops
+
+    def faults(self) -> Iterator[dict[str, Any]]:
+        """Inject the faults of the plan. Yield what each of them did."""
+        with self.under_load() as loops:
+            injector = Injector(self.cell, loops, self.plan.seed, cuts=self.cuts)
             time.sleep(_WARM_S)
             for row in injector.run(self.plan.faults, minutes=self.plan.minutes):
                 self.rows.append(row)
@@ -146,9 +154,10 @@ class Run:
 
 
 @contextmanager
-def started_hosts(machines: int, *, plant: str = "") -> Iterator[Cell]:
+def started_hosts(machines: int, *, plant: str = "", tree: Path = ROOT) -> Iterator[Cell]:
     """Make three control hosts, `machines` machines and the front, and enter the front. Yield their cell, which is not
-    started yet. All processes end with the block, and its folder is removed unless `HA_KEEP` is set.
+    started yet. All processes end with the block, and its folder is removed unless `HA_KEEP` is set. `tree`: the folder
+    with the source of the programs that the cell starts.
     """
     check_patroni()
     folder = Path(tempfile.mkdtemp(prefix="borg-ha-"))
@@ -164,7 +173,7 @@ def started_hosts(machines: int, *, plant: str = "") -> Iterator[Cell]:
         plain = [hosts.add(f"m{number + 1}", _MACHINES + number) for number in range(machines)]
         front = hosts.add("front", _FRONT)
         enter(front)
-        yield Cell(control, plain, front, services, folder, plant=plant)
+        yield Cell(control, plain, front, services, folder, plant=plant, tree=tree)
 
 
 def run(plan: Plan) -> Iterator[dict[str, Any]]:

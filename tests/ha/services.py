@@ -17,6 +17,7 @@ from tests.ha.network import Host, send
 
 # Lets a program see another time of day. Its monotonic clock stays right, as it does when a clock is set wrong.
 _FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+_RESTARTED_S = 60.0
 _PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -80,6 +81,17 @@ class Service:
         """Stop all processes of the service with SIGSTOP."""
         send(self.processes(), signal.SIGSTOP)
 
+    def restart_in(self, tree: Path) -> None:
+        """End the service with SIGTERM, and return when it has started again, with the source in the folder `tree`.
+        Raises `TimeoutError` if this takes longer than a minute.
+        """
+        self.env = {**self.env, "PYTHONPATH": str(tree)}
+        if "DJANGO_SETTINGS_MODULE" in self.env:
+            self.cwd = tree
+        entered = self._entered
+        send(self.processes()[:1], signal.SIGTERM)
+        wait_until(lambda: self._entered is not entered, _RESTARTED_S, f"{self.name} restarts after SIGTERM")
+
     def resume(self) -> None:
         send(self.processes(), signal.SIGCONT)
         if self._entered is not None:  # `nsenter` has stopped too, because its child stopped
@@ -134,6 +146,10 @@ class Services:
             service.start()
             self._all[service.host.name, service.name] = service
         return service
+
+    def find(self, host: str, name: str) -> Service | None:
+        """Return the service of a host, or None if the host does not run it."""
+        return self._all.get((host, name))
 
     def on(self, host: str, name: str) -> Service:
         return self._all[host, name]
