@@ -14,18 +14,22 @@ from pathlib import Path
 from tests.integration.portal_server import database_url
 
 
+def environment() -> dict[str, str]:
+    """Return the environment of a master in production that uses the test database."""
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "portal.settings.production",
+        "BORG_DATABASE_URL": database_url(),
+        "BORG_SECRET_KEY": "of-the-tests-" + "x" * 50,
+    }
+
+
 @contextmanager
 def running(folder: Path, *names: str, **settings: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start one process for each name (`CELL` or `CELL.batch`) and yield the processes. They are killed at the end of
     the block. `settings`: further environment variables.
     """
-    env = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "portal.settings.production",
-        "BORG_DATABASE_URL": database_url(),
-        "BORG_SECRET_KEY": "of-the-tests-" + "x" * 50,
-        **settings,
-    }
+    env = environment() | settings
     with ExitStack() as cleanup:
         masters = []
         for name in names:

@@ -170,6 +170,10 @@ def test_leases_of_ended_processes_of_this_host_are_released(cell) -> None:
     assert lease.release_ended("another") == []
     assert lease.release_ended(cell.name) == ["default"]
     assert lease.held() == set()
+    lease.take(cell.id, scheduler="default", holder=ended, ttl_s=60)
+    command = [sys.executable, "-m", "scheduling.master", f"{cell.name}.batch", "--release"]
+    subprocess.run(command, env=master_processes.environment(), check=True)
+    assert lease.held() == set(), "units run the command after a master has ended"
 
 
 def test_a_lease_of_another_host_is_not_released(cell) -> None:
