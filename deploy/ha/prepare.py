@@ -138,6 +138,7 @@ def settings(hosts: Hosts, url: str, link: str, databases: str) -> str:
         "BORG_LINK_PORT": "18443",
         "BORG_LINK_URL": link,
         "BORG_DNS_HOST": _ANY,
+        "BORG_DNS_METRICS_PORT": "9153",  # on 127.0.0.1
         "BORG_DNS_RESOLVERS": ",".join(f"{one}@5353" for one in addresses if _is_address(one)),
         "BORG_PACKAGE_STORE": f"file://{_SHARED}/packages",
         "BORG_ARCHIVE": f"file://{_SHARED}/archive",
