@@ -88,15 +88,20 @@ def verdict(months: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def pages_verdict(found: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
-    """Return which pages are slower on the last day than in the fourth month: by more than a tenth and by more than
+def slower(found: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return the pages that are slower on the last day than in the fourth month: by more than a tenth and by more than
     `NOISE_MS`. `found`: p50 and p99 in ms at both moments.
     """
-    slower = {
+    return {
         path: {"p50_ms": (before[0], after[0]), "p99_ms": (before[1], after[1])}
         for path, (before, after) in found.items()
         if after[1] > before[1] * (1 + MOST_GROWTH) and after[1] > before[1] + NOISE_MS
     }
+
+
+def pages_verdict(found: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Return the line of the case `pages`. `found`: p50 and p99 in ms in the fourth month and on the last day."""
+    wrong = slower(found)
     before, after = (statistics.median(both[moment][1] for both in found.values()) for moment in (0, 1))
     return {
         "case": "pages",
@@ -106,5 +111,5 @@ def pages_verdict(found: Mapping[str, Sequence[tuple[float, float]]]) -> dict[st
         "pages": len(found),
         "median_p99_ms": [round(before, 1), round(after, 1)],
         "worst_p99_ms": [max(both[moment][1] for both in found.values()) for moment in (0, 1)],
-        **({"failed": slower} if slower else {}),
+        **({"failed": wrong} if wrong else {}),
     }
