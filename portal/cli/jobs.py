@@ -223,7 +223,12 @@ def _update(update: dict[str, Any]) -> str:
     what = f"version {update['from_version']} to {update['to_version']}"
     if restarted := update.get("tasks_to_replace"):  # portals before 2026-11-28 send neither this nor `paused_at`
         what = f"restart of {output.number(restarted, 'task')}"
-    return f"{what}, paused" if update.get("paused_at") else what
+    if canary := update.get("canary"):
+        what += f", first {output.number(canary, 'canary task')}"
+    if not update.get("paused_at"):
+        return what
+    waits = canary and update.get("canary_s") is None
+    return f"{what}, paused until `borgctl resume` promotes them" if waits else f"{what}, paused"
 
 
 def _show(answer: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from quota.vocabulary.resources import CPU, Vector, add, scale
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.spec import package_names as names
-from scheduling.spec.schema import API_VERSION, JobFields, Names
+from scheduling.spec.schema import API_VERSION, JobFields, Names, Rolling
 from scheduling.spec.task_spec import TaskSpec, fields_set
 
 KINDS = {"Job": "job", "AllocSet": "alloc-set"}
@@ -204,7 +204,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
             "task": self.base.to_json(extra=self.extra),
             "overrides": {override.key: override.patch for override in self.overrides},
             "spread": msgspec.to_builtins(self.spread),
-            "update": msgspec.to_builtins(self.update),
+            "update": {"max_down": self.update.max_down, "max_disruptions": self.update.max_disruptions}
+            | fields_set(self.update, _LATER_OF_UPDATES),
             "alloc_set": self.alloc_set,
             "reclamation": self.reclamation,
         } | fields_set(self, _LATER)
@@ -254,6 +255,9 @@ def joined(ranges: Iterable[tuple[int, int, _Value]]) -> list[tuple[int, int, _V
 
 # Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
 # of stored specs do not change.
+_LATER_OF_UPDATES = {
+    name: getattr(Rolling(), name) for name in ("canary", "promote", "healthy_s", "rollback", "deadline_s")
+}
 _LATER: dict[str, object] = {
     "gang": False,
     "disruption_budget": 0,

@@ -360,8 +360,8 @@ class UpdatePaused(_Event, frozen=True, tag="update.paused"):
 
 
 class UpdateEnded(_Event, frozen=True, tag="update.ended"):
-    """An update of a job ended. `how`: done, superseded (by a newer update or by the end of the job) or stopped.
-    `detail`: the reason.
+    """An update of a job ended. `how`: done, superseded (by a newer update or by the end of the job), stopped, or
+    rolled-back (a newer update returns the job to its last good version). `detail`: the reason.
     """
 
     job_id: int

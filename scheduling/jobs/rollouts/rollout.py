@@ -26,6 +26,7 @@ from scheduling.tasks.new_tasks import NewTasks
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
 # A task of the new version that was restarted this often and is not up counts as hopeless, which may stop the update.
 HOPELESS_RESTARTS = 3
+_MOST_DETAIL = 300
 _COLUMNS = "id", "index", "state", "machine_id", "incarnation", "spec_version", "alloc_id", "limit", "outcome", "detail"
 
 
@@ -107,7 +108,8 @@ def _advance_once(entry: JournalEntry, job_id: int, most: int) -> bool:
     if update is None or update.paused_at is not None:
         return False
     target = _load(update, [update.to_version])[update.to_version]
-    if _add_missing(entry, update, target, most) or _end_surplus(entry, update, target):
+    # Until the canary tasks are promoted, the job keeps its number of tasks.
+    if not update.canary and (_add_missing(entry, update, target, most) or _end_surplus(entry, update, target)):
         return True
     step = _choose_restarts(update, target) if update.restarts else _choose(update, target)
     if not step:
@@ -174,7 +176,8 @@ def _choose(update: Update, target: job_spec.JobSpecification) -> _Step:
     """Return the next step of an update. The step changes all tasks that are not up, and all tasks that can change in
     place. Of the other tasks, it restarts only as many as may be down at the same time.
     """
-    older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(spec_version=update.to_version)
+    most = min(update.canary, target.tasks) if update.canary else target.tasks
+    older = Task.objects.filter(job_id=update.job_id, index__lt=most).exclude(spec_version=update.to_version)
     idle = _rows(older.filter(up=False))
     serving = _rows(older.filter(up=True)) if len(idle) < journal.CHUNK else []
     if not idle and not serving:
@@ -232,8 +235,8 @@ def _down(update: Update, target: job_spec.JobSpecification) -> int:
 
 def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecification, left: int) -> None:
     down = _down(update, target)
-    if left == 0 and (update.disruptions == 0 or down == 0):
-        _end(entry, update, Update.DONE, "")
+    if left == 0 and not update.canary and (update.disruptions == 0 or down == 0):
+        update_end(entry, update, Update.DONE, "")
         return
     hopeless = _hopeless(update) if update.disruptions else 0
     if hopeless and (hopeless >= update.max_down or (left == 0 and hopeless >= down)):
@@ -242,13 +245,13 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
         else:
             detail = f"{hopeless} tasks of version {update.to_version} crash again and again"
             detail += "; undo the update, or update again"
-        _end(entry, update, Update.STOPPED, detail)
+        update_end(entry, update, Update.STOPPED, detail)
     elif left and update.max_disruptions and update.disruptions >= update.max_disruptions and down == 0:
         detail = (
             f"{left} tasks keep their old version, because the update may cause at most {update.max_disruptions}"
             " disruptions"
         )
-        _end(entry, update, Update.STOPPED, detail)
+        update_end(entry, update, Update.STOPPED, detail)
 
 
 def _hopeless(update: Update) -> int:
@@ -264,7 +267,9 @@ def _hopeless(update: Update) -> int:
     ).count()
 
 
-def _end(entry: JournalEntry, update: Update, how: str, detail: str) -> None:
+def update_end(entry: JournalEntry, update: Update, how: str, detail: str) -> None:
+    """End an open update. `how`: its state afterwards. `detail`: the reason."""
+    detail = detail[:_MOST_DETAIL]
     update.state, update.detail, update.ended_at = how, detail, entry.time
     update.save(update_fields=["state", "detail", "ended_at"])
     entry.append(events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=how, detail=detail))

@@ -1,0 +1,62 @@
+"""Tests of the rules for canary tasks and automatic rollback."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.jobs.rollouts.gate_rules import Gate, Watched, gate
+
+CANARY = Watched(canary=2, canary_s=60.0, up_s=None, ready=False, fails=False, late=False, rollback=True, paused=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Gate.WAIT),
+        ({"ready": True}, Gate.UP),
+        ({"ready": True, "up_s": 59.0}, Gate.WAIT),
+        ({"ready": True, "up_s": 60.0}, Gate.PROMOTE),
+        ({"ready": True, "canary_s": 0.0}, Gate.PROMOTE),
+        ({"up_s": 59.0}, Gate.DOWN),
+        ({"ready": True, "canary_s": None}, Gate.PAUSE),
+        ({"fails": True}, Gate.ROLL_BACK),
+        ({"fails": True, "canary": 0}, Gate.ROLL_BACK),
+        ({"fails": True, "rollback": False}, Gate.WAIT),
+        ({"fails": True, "paused": True}, Gate.ROLL_BACK),
+        ({"fails": True, "paused": True, "canary": 0}, Gate.WAIT),
+        ({"late": True}, Gate.ROLL_BACK),
+        ({"late": True, "rollback": False}, Gate.STOP),
+        ({"late": True, "paused": True}, Gate.WAIT),
+        ({"canary": 0}, Gate.WAIT),
+    ],
+)
+def test_the_gate_of_an_update(changes: dict[str, object], expected: Gate) -> None:
+    assert gate(dataclasses.replace(CANARY, **changes)) is expected
+
+
+@given(
+    st.builds(
+        Watched,
+        canary=st.integers(0, 2),
+        canary_s=st.none() | st.sampled_from([0.0, 60.0]),
+        up_s=st.none() | st.floats(0, 120),
+        ready=st.booleans(),
+        fails=st.booleans(),
+        late=st.booleans(),
+        rollback=st.booleans(),
+        paused=st.booleans(),
+    )
+)
+def test_no_update_is_promoted_that_fails_is_late_or_is_paused(update: Watched) -> None:
+    what = gate(update)
+    if what in (Gate.PROMOTE, Gate.PAUSE):
+        assert update.ready
+        assert update.canary
+        assert not (update.late or update.paused or (update.fails and update.rollback))
+    if what is Gate.ROLL_BACK:
+        assert update.rollback
+        assert update.fails or update.late
