@@ -10,6 +10,7 @@ from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import TaskState
 from scheduling.jobs import updates
 from scheduling.journal import journal
 from scheduling.models import Job, Task, Update
@@ -59,11 +60,12 @@ def _set(principal: Principal, job: Job, *, paused: bool, dry_run: bool) -> Upda
 
 
 def _continue(update: Update, *, pause: dt.timedelta) -> None:
-    """Promote the canary tasks if a person has to do that and all of them have changed. The time of the pause does not
-    count for the deadline.
+    """Promote the canary tasks if a person has to do that, and all of them have the new version and are up. The time of
+    the pause does not count for the deadline.
     """
     if update.deadline_at is not None:
         update.deadline_at += pause
-    older = Task.objects.filter(job_id=update.job_id, index__lt=update.canary).exclude(spec_version=update.to_version)
-    if update.canary and update.canary_s is None and not older.exists():
+    canaries = Task.objects.filter(job_id=update.job_id, index__lt=update.canary).exclude(state=TaskState.DEAD.value)
+    unready = canaries.exclude(spec_version=update.to_version, up=True)
+    if update.canary and update.canary_s is None and not unready.exists():
         update.canary = 0
