@@ -56,7 +56,9 @@ def test_no_update_is_promoted_that_fails_is_late_or_is_paused(update: Watched) 
     if what in (Gate.PROMOTE, Gate.PAUSE):
         assert update.ready
         assert update.canary
-        assert not (update.late or update.paused or (update.fails and update.rollback))
+        assert not update.late
+        assert not update.paused
+        assert not update.fails or not update.rollback
     if what is Gate.ROLL_BACK:
         assert update.rollback
         assert update.fails or update.late
