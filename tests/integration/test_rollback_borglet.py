@@ -12,7 +12,7 @@ from quota.vocabulary.permissions import system
 from scheduling.jobs import updates
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Task, Update
-from tests.integration import master_processes, rows, world
+from tests.integration import master_processes, world
 from tests.integration.link_world import running_link, until
 from tests.integration.real_borglet import Borglet
 
