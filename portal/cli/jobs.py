@@ -21,9 +21,9 @@ File = Annotated[str, typer.Argument(help="Job file (.jsonnet, .yaml or .json), 
 def submit(session: Context, file: File, if_revision: IfRevision = None, dry_run: DryRun = False) -> None:
     """Submit the job in FILE. A second submission of the same file changes nothing."""
     spec = jobfile.read(file)
-    job = _target(session, spec)
+    job = target_of(session, spec)
     path = f"/api/v1/cells/{part(job.cell)}/jobs/"
-    answer = session.client.submit(path, _body(spec, job), if_revision=if_revision, dry_run=dry_run)
+    answer = session.client.submit(path, body_of(spec, job), if_revision=if_revision, dry_run=dry_run)
     if answer["outcome"] == "unchanged":
         return session.say(answer, f"{job} already has this spec; nothing changes.")
     tasks = output.number(answer["tasks"]["added"], "task")
@@ -36,8 +36,8 @@ def plan(session: Context, file: File) -> None:
     the job.
     """
     spec = jobfile.read(file)
-    job = _target(session, spec)
-    answer = session.client.post(f"{job.path}plan/", _body(spec, job))
+    job = target_of(session, spec)
+    answer = session.client.post(f"{job.path}plan/", body_of(spec, job))
     if problem := answer["problem"]:
         detail = f"{job} would be rejected: {problem['detail']}"
         # `--json` prints the whole plan, which contains the problem.
@@ -70,8 +70,8 @@ def fit(session: Context, file: File) -> None:
 def update(session: Context, file: File, if_revision: IfRevision = None, dry_run: DryRun = False) -> None:
     """Update the job to the spec in FILE, a few tasks at a time."""
     spec = jobfile.read(file)
-    job = _target(session, spec)
-    answer = session.client.post(f"{job.path}update/", _body(spec, job), if_revision=if_revision, dry_run=dry_run)
+    job = target_of(session, spec)
+    answer = session.client.post(f"{job.path}update/", body_of(spec, job), if_revision=if_revision, dry_run=dry_run)
     show_change(session, answer)
 
 
@@ -161,7 +161,7 @@ def _health(answer: dict[str, Any]) -> str:
     return str(answer.get("health", answer["state"]))
 
 
-def _target(session: Context, spec: dict[str, Any]) -> JobReference:
+def target_of(session: Context, spec: dict[str, Any]) -> JobReference:
     """Return the full name of the job in a job file. Missing parts come from the profile. Raises `CommandFailed` if a
     part is missing or not valid.
     """
@@ -179,7 +179,8 @@ def _target(session: Context, spec: dict[str, Any]) -> JobReference:
     return JobReference(found["cell"], found["tenant"], found["name"])
 
 
-def _body(spec: dict[str, Any], job: JobReference) -> dict[str, Any]:
+def body_of(spec: dict[str, Any], job: JobReference) -> dict[str, Any]:
+    """Return the job file with the tenant and the cell of the job."""
     return {**spec, "tenant": job.tenant, "cell": job.cell}
 
 

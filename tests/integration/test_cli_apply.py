@@ -1,0 +1,64 @@
+"""Tests of `borgctl apply` against a real web process: a folder of job files decides which jobs a team has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduling.models import Job
+from tests.integration import cli_world, rows, world
+from tests.integration.cli_world import Cli
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ann(tmp_path, shared_portal) -> Cli:
+    cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
+    rows.grant(tenant, cell, "production")
+    return cli_world.of(tmp_path, shared_portal, "ann", tenant=tenant)
+
+
+def test_apply_brings_a_folder_of_jobs_to_its_state(ann) -> None:
+    folder = ann.folder / "shop"
+    (folder / "inner").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "ignored.json").write_text("{")
+    (folder / "web.json").write_text(json.dumps(world.a_file()))
+    (folder / "inner" / "pad.json").write_text(
+        json.dumps({"kind": "AllocSet", "name": "pad", "tasks": 1, "task": {"limit": {"cpu": "1"}}})
+    )
+    helper = {"name": "helper", "alloc_set": "pad", "task": {"command": ["x"], "limit": {"cpu": "100m"}}}
+    (folder / "helper.json").write_text(json.dumps(helper))
+
+    planned = ann.json("apply", "shop", "--dry-run")
+    assert [(row["job"], row["change"]) for row in planned["jobs"]] == [
+        ("cc/ubar/pad", "submit"),
+        ("cc/ubar/helper", "submit"),
+        ("cc/ubar/web", "submit"),
+    ]
+    assert not Job.objects.exists()
+    assert "Make these changes?" in ann.run("apply", "shop").stderr
+    assert not Job.objects.exists()
+    assert ann.out("apply", "shop", "--yes").endswith("Done: 3 jobs changed.\n")
+    assert set(Job.objects.values_list("labels__applied-by", flat=True)) == {"shop"}
+    assert "unchanged" in ann.out("apply", "shop")
+
+    (folder / "web.json").write_text(json.dumps(world.a_file(tasks=4)))
+    (folder / "helper.json").unlink()
+    done = ann.run("apply", "shop", "--yes")
+    assert "without a file, and left alone: cc/ubar/helper; --prune kills them" in done.stderr
+    assert Job.objects.get(name="web").tasks_total == 4
+    ann.out("apply", "shop", "--yes", "--prune")
+    assert Job.objects.get(name="helper").state == "dead"
+
+    (folder / "web.json").write_text(json.dumps(world.a_file(tasks=5)))
+    (folder / "bad.json").write_text(json.dumps({"name": "bad", "task": {}}))
+    message, document = ann.failing("apply", "shop", "--yes")
+    assert "nothing is changed" in message
+    assert list(document["fields"]) == ["shop/bad.json"]
+    assert Job.objects.get(name="web").tasks_total == 4
+    (folder / "bad.json").write_text(json.dumps(world.a_file()))
+    assert "is in two files" in ann.failing("apply", "shop", status=2)[0]
+    assert "is not a folder" in ann.failing("apply", "shop/web.json", status=2)[0]
