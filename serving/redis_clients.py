@@ -8,9 +8,55 @@ import redis
 import redis.asyncio
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from serving.redis_url import read_sentinel_url
+
+
+class _Sentinel(Sentinel):
+    """Does not ask a sentinel again that did not answer, as long as another one answers. Otherwise, a sentinel that is
+    cut off would delay each attempt by the time limit of a connection, while the others elect a new master.
+    """
+
+    _silent: frozenset[Any] = frozenset()
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return the address of the master. Raises `MasterNotFoundError` if no sentinel names one."""
+        answered = False
+        for sentinel in sorted(self.sentinels, key=self._silent.__contains__):
+            if answered and sentinel in self._silent:
+                break
+            try:
+                state = sentinel.sentinel_masters().get(service_name)
+            except (redis.ConnectionError, redis.TimeoutError):
+                self._silent |= {sentinel}
+                continue
+            answered, self._silent = True, self._silent - {sentinel}
+            if state and self.check_master_state(state, service_name):  # type: ignore[no-untyped-call]
+                return state["ip"], state["port"]
+        raise MasterNotFoundError(f"no sentinel names a master of {service_name!r}")
+
+
+class _AsyncSentinel(AsyncSentinel):
+    """The same for asyncio."""
+
+    _silent: frozenset[Any] = frozenset()
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return the address of the master. Raises `MasterNotFoundError` if no sentinel names one."""
+        answered = False
+        for sentinel in sorted(self.sentinels, key=self._silent.__contains__):
+            if answered and sentinel in self._silent:
+                break
+            try:
+                state = (await sentinel.sentinel_masters()).get(service_name)
+            except (redis.ConnectionError, redis.TimeoutError):
+                self._silent |= {sentinel}
+                continue
+            answered, self._silent = True, self._silent - {sentinel}
+            if state and self.check_master_state(state, service_name):
+                return state["ip"], state["port"]
+        raise MasterNotFoundError(f"no sentinel names a master of {service_name!r}")
 
 
 class _Pool(SentinelConnectionPool):
@@ -36,7 +82,7 @@ def client(url: str, **options: Any) -> redis.Redis:
     found = read_sentinel_url(url)
     if found is None:
         return redis.Redis.from_url(url, **options)
-    sentinel = Sentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
+    sentinel = _Sentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
     options |= {"db": found.database, "connection_pool_class": _Pool}
     made: redis.Redis = sentinel.master_for(found.name, **found.options, **options)  # type: ignore[no-untyped-call]
     return made
@@ -47,7 +93,7 @@ def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
     found = read_sentinel_url(url)
     if found is None:
         return redis.asyncio.Redis.from_url(url, **options)
-    sentinel = AsyncSentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
+    sentinel = _AsyncSentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
     options |= {"db": found.database, "connection_pool_class": _AsyncPool}
     made: redis.asyncio.Redis = sentinel.master_for(found.name, **found.options, **options)
     return made
