@@ -7,10 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import jobfile, output
-from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, IfRevision, JobArgument, JobReference
-from portal.cli.failure import CommandFailed
+from portal.cli.context import (
+    CellOption,
+    Commands,
+    Confirm,
+    Context,
+    DryRun,
+    IfRevision,
+    JobArgument,
+    JobReference,
+    Yes,
+)
+from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import would_be
 from portal.cli.paths import part
+from portal.cli.selected import OneJob, Selector, act_on
 
 app = Commands()
 
@@ -84,23 +95,30 @@ def undo(session: Context, job: JobArgument, dry_run: DryRun = False) -> None:
 @app.command()
 def kill(
     session: Context,
-    job: JobArgument,
+    job: OneJob = None,
     task: Annotated[
         list[int] | None,
         typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat the option for more tasks."),
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason, shown by `borgctl why`.")] = "",
     confirm: Confirm = None,
+    selector: Selector = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Stop a job, or some of its tasks. Before a task is killed, it has the notice period of the job file to end by
     itself.
     """
-    named = session.job(job)
+    if task and selector is not None:
+        raise bad_usage("--task belongs to one job; give JOB instead of --selector", task="not with --selector")
     body = {"reason": reason, "confirm": confirm, **({"indexes": task} if task else {})}
-    answer = session.client.post(f"{named.path}kill/", body, dry_run=dry_run)
-    killed = output.number(answer["killed"], "task")
-    return session.say(answer, f"{named}: {killed} {'would be killed' if dry_run else 'killed'}.")
+
+    def act(named: JobReference) -> tuple[Any, str]:
+        answer = session.client.post(f"{named.path}kill/", body, dry_run=dry_run)
+        killed = output.number(answer["killed"], "task")
+        return answer, f"{named}: {killed} {'would be killed' if dry_run else 'killed'}."
+
+    act_on(session, job, selector, "Kill", act, sure=yes or dry_run)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Tests of `borgctl apply` against a real web process: a folder of job files decides which jobs a team has."""
+"""Tests of commands for several jobs against a real web process: `borgctl apply`, and verbs with `--selector`."""
 
 from __future__ import annotations
 
@@ -62,3 +62,20 @@ def test_apply_brings_a_folder_of_jobs_to_its_state(ann) -> None:
     (folder / "bad.json").write_text(json.dumps(world.a_file()))
     assert "is in two files" in ann.failing("apply", "shop", status=2)[0]
     assert "is not a folder" in ann.failing("apply", "shop/web.json", status=2)[0]
+
+
+def test_verbs_with_a_selector_act_on_all_matching_jobs(ann) -> None:
+    for name, app in (("web", "shop"), ("pay", "shop"), ("log", "other")):
+        ann.out("submit", ann.file(world.a_file(name, labels={"app": app})))
+    assert "Kill 2 jobs (pay, web)?" in ann.run("kill", "-l", "app=shop").stderr
+    assert Job.objects.filter(state="dead").count() == 0
+    answer = ann.json("kill", "-l", "app=shop", "--yes")
+    assert [one["killed"] for one in answer] == [3, 3]
+    assert list(Job.objects.exclude(state="dead").values_list("name", flat=True)) == ["log"]
+    message, document = ann.failing("pause", "-l", "app=other", "--yes")
+    assert "1 job of 1 could not be changed" in message
+    assert list(document["fields"]) == ["cc/ubar/log"]
+    assert ann.failing("restart", "-l", "app=none", "--yes")[1]["code"] == "no-match"
+    assert "either a JOB or --selector" in ann.failing("kill", status=2)[0]
+    assert "either a JOB or --selector" in ann.failing("kill", "log", "-l", "app=other", status=2)[0]
+    assert "--task belongs to one job" in ann.failing("kill", "-t", "1", "-l", "app=other", status=2)[0]
