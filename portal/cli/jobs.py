@@ -215,7 +215,7 @@ def show_change(session: Context, answer: dict[str, Any]) -> None:
                 indexes = ", ".join(f"{a}-{b}" if a != b else str(a) for a, b in spans[:10])
                 more = ", …" if len(spans) > 10 else ""
                 output.say(f"  {word:<16}{output.number(answer['tasks'][key], 'task')}: {indexes}{more}")
-        for line in answer.get("names", ()):  # portals before 2026-11-22 send no names
+        for line in (*answer.get("names", ()), *answer.get("quota", ())):  # older portals send neither
             output.say(f"  {line}")
     for fit in answer["guidance"]:
         for line in fit["told"]:

@@ -114,7 +114,7 @@ def job_update(
             with journal.write(job.cell_id, principal) as entry:
                 entry.append(rejected_event(job.tenant.name, job.name, problem))
         if problem.code == "quota-exceeded":
-            for_new_spec = _quota_requests(job, job_spec)[-1]
+            for_new_spec = quota_requests(job, job_spec)[-1]
             quota_rejections.explain(principal, job.cell, [(problem, for_new_spec)])
         raise
     if done.update is not None and not later:
@@ -297,7 +297,7 @@ def _change(
             job_spec, submitted_at=job.created_at, now=entry.time, before=before, started=started
         ):
             raise problem
-        for problem in admission.admit(cell=job.cell.name, asks=_quota_requests(job, job_spec)):
+        for problem in admission.admit(cell=job.cell.name, asks=quota_requests(job, job_spec)):
             if problem is not None:
                 raise problem
         change = JobChange(job, "updated", job.spec_version + 1)
@@ -395,7 +395,7 @@ def _check_alloc_set(job: Job, job_spec: spec.JobSpecification) -> None:
         raise problem
 
 
-def _quota_requests(job: Job, job_spec: spec.JobSpecification) -> list[admission.AdmissionRequest]:
+def quota_requests(job: Job, job_spec: spec.JobSpecification) -> list[admission.AdmissionRequest]:
     """Return the requests to admission control that change how much quota the job uses. If the band of the job
     changes, the first request releases the quota in the old band.
     """
