@@ -15,7 +15,8 @@ TASKS, BUDGET = 1000, 20
 
 def test_at_most_twenty_tasks_are_down_and_an_undo_half_way_loses_none(cell, ann, tenant) -> None:
     machine = rows.a_machine(cell, capacity=(10**7, 2**50, 2**50, 0, 0, 100_000))
-    file = world.a_file(tasks=TASKS) | {"update": {"max_down": BUDGET}}
+    small = {"cpu": "10m", "ram": "64Mi", "disk": "64Mi"}
+    file = world.with_task(tasks=TASKS, limit=small) | {"update": {"max_down": BUDGET}}
     job = world.submit(ann, cell, file)
     updates.updates_advance(cell.id)
     world.bring_up(job, machine)
