@@ -96,7 +96,10 @@ def resume(
 
     def act(named: JobReference) -> tuple[Any, str]:
         answer = session.client.post(f"{named.path}resume/", dry_run=dry_run)
-        return answer, f"{named}: {_what(answer)} {output.would_be(dry_run)} resumed."
+        text = f"{named}: {_what(answer)} {output.would_be(dry_run)} resumed."
+        if answer.get("canary") and answer.get("by_hand"):
+            text += " Its canary tasks are not up yet, so resume it again when they are."
+        return answer, text
 
     act_on(session, job, selector, "Resume the updates of", act, sure=yes or dry_run)
 

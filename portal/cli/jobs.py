@@ -246,8 +246,7 @@ def _update(update: dict[str, Any]) -> str:
         what += f", first {output.number(canary, 'canary task')}"
     if not update.get("paused_at"):
         return what
-    waits = canary and update.get("canary_s") is None
-    return f"{what}, paused until `borgctl resume` promotes them" if waits else f"{what}, paused"
+    return f"{what}, paused; `borgctl resume` promotes them" if canary and update.get("by_hand") else f"{what}, paused"
 
 
 def _show(answer: dict[str, Any]) -> None:

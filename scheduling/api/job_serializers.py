@@ -19,10 +19,9 @@ class UpdateSerializer(ReadSerializer):
     """An update, or a rolling restart, of a job. `tasks_to_replace`: the number of tasks that a restart replaces; 0 for
     an update. `paused_at`: since when the update is paused; null if it is not paused.
 
-    `canary`: so many tasks with the lowest indexes change first; 0: all tasks may change. `canary_s`: the canary tasks
-    are promoted when all of them have been up for so many seconds; null: when the update is resumed. `canary_up_since`:
-    since when all of them have the new version and are up. `rollback`: whether a failing task, or the time
-    `deadline_at`, returns the job to its last good version.
+    `canary`: so many tasks with the lowest indexes change first; 0: all tasks may change. They are promoted when all of
+    them have been up for `healthy_s` seconds, and if `by_hand`, the update is resumed then. `rollback`: whether a
+    failing task, or the time `deadline_at`, returns the job to its last good version.
     """
 
     state = UpdateStateField()
@@ -39,8 +38,8 @@ class UpdateSerializer(ReadSerializer):
             "tasks_to_replace",
             "paused_at",
             "canary",
-            "canary_s",
-            "canary_up_since",
+            "healthy_s",
+            "by_hand",
             "rollback",
             "deadline_at",
             "max_down",

@@ -27,7 +27,7 @@ from scheduling.access.tenant_permission import require_tenant
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import MAX_TASKS
-from scheduling.core.vocabulary.states import JobState
+from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.jobs import quota_rejections
 from scheduling.jobs.job_times import deadline_of, times_refusal
 from scheduling.jobs.rollouts.restart_rule import SpecChange, changes
@@ -36,12 +36,12 @@ from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.jobs.submission.revisions import check_revision
 from scheduling.journal import journal
 from scheduling.journal.row_events import seconds, update_started_event
-from scheduling.models import Job, JobSpec, Update
+from scheduling.models import Job, JobSpec, Task, Update
 from scheduling.packages import pinning
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 from scheduling.spec.privileges import privilege_refusal
-from scheduling.spec.schema import HEALTHY, Rolling
+from scheduling.spec.schema import MANUAL, Rolling
 
 # Codes of rejections that are recorded in the journal.
 ADMISSION = ("quota-exceeded", "budget-exhausted")
@@ -208,6 +208,7 @@ def update_open(
         restarts=[list(one) for one in restarts],
         paused_at=paused_at,
         actor=actor,
+        created_at=entry.time,
         **gates,
     )
     entry.append(update_started_event(update))
@@ -216,15 +217,16 @@ def update_open(
     return update
 
 
-_GATES = ("canary", "canary_s", "canary_up_since", "rollback", "deadline_at")
+_GATES = ("canary", "healthy_s", "by_hand", "rollback", "deadline_at")
 
 
 def _gates(to_spec: spec.JobSpecification, now: dt.datetime) -> dict[str, Any]:
     """Return the columns of an update that decide when more tasks change, and whether it is rolled back."""
     rules = to_spec.update
     return {
-        "canary": rules.canary if rules.canary < to_spec.tasks else 0,
-        "canary_s": rules.healthy_s if rules.promote == HEALTHY else None,
+        "canary": min(rules.canary, to_spec.tasks),
+        "healthy_s": rules.healthy_s,
+        "by_hand": rules.promote == MANUAL,
         "rollback": rules.rollback,
         "deadline_at": None if rules.deadline_s is None else now + dt.timedelta(seconds=rules.deadline_s),
     }
@@ -332,7 +334,7 @@ def _change(
                 reason=rolled_back or reason,
             )
         )
-        goes_on = continues or (undo and _changes_only_priority(job, current, job_spec))
+        goes_on = continues or (undo and not rolled_back and _changes_only_priority(job, current, job_spec))
         update = update_open(
             entry,
             job,
@@ -340,21 +342,29 @@ def _change(
             to_spec=job_spec,
             actor=principal.name,
             undo=undo,
-            gated=not undo and _restarts_tasks(job, current, job_spec),
+            gated=not rolled_back and (not undo or _was_rolled_back(job)) and _restarts_tasks(job, job_spec),
             rolled_back=rolled_back,
             continues=Update.objects.filter(job=job, state=Update.OPEN).first() if goes_on else None,
         )
     return JobChange(job, "updated", job.spec_version, update)
 
 
-def _restarts_tasks(job: Job, current: JobSpec, job_spec: spec.JobSpecification) -> bool:
-    """Return whether the change of the spec restarts a task. Without settings for such updates, this is not computed,
-    and the result is False.
+def _restarts_tasks(job: Job, job_spec: spec.JobSpecification) -> bool:
+    """Return whether the new spec restarts a task of any version that live tasks have. Without settings for such
+    updates, this is not computed, and the result is False.
     """
     if job_spec.update == Rolling(max_down=job_spec.update.max_down, max_disruptions=job_spec.update.max_disruptions):
         return False
-    before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))
-    return any(kind is SpecChange.RESTART for _, _, kind in changes(before, job_spec))
+    live = Task.objects.filter(job=job).exclude(state=TaskState.DEAD.value).order_by()
+    rows = JobSpec.objects.filter(job=job, version__in=live.values("spec_version").distinct())
+    extra = tuple(job.cell.extra_resources)
+    running = (parser.load(stored, extra=extra) for stored in rows.values_list("spec", flat=True))
+    return any(kind is SpecChange.RESTART for one in running for _, _, kind in changes(one, job_spec))
+
+
+def _was_rolled_back(job: Job) -> bool:
+    """Return whether the version before the current one was rolled back, so that an undo would bring it back."""
+    return Update.objects.filter(job=job, to_version=job.spec_version - 2, state=Update.ROLLED_BACK).exists()
 
 
 def _changes_only_priority(job: Job, current: JobSpec, job_spec: spec.JobSpecification) -> bool:

@@ -317,6 +317,7 @@ class Master:
             # Another master has written to these rows and to Redis meanwhile.
             self._view, self._book = None, pending_verdicts.VerdictCache()
             self._placeable, self._fruitless = True, 0
+            self._updating = True  # the other master may have ended between two steps of an update
             standbys.forget(self.cell_id, scheduler=name, holder=holder)
             log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
         # PostgreSQL computed the end of the lease before it committed, and a commit may wait for a standby for long.

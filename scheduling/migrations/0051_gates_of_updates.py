@@ -1,5 +1,6 @@
 """Updates change canary tasks first, and return to the last good version by themselves."""
 
+import django.utils.timezone
 from django.db import migrations, models
 
 
@@ -14,13 +15,18 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name="update",
-            name="canary_s",
-            field=models.FloatField(blank=True, null=True, verbose_name="seconds until promotion"),
+            name="healthy_s",
+            field=models.FloatField(db_default=0.0, default=0.0, verbose_name="seconds until promotion"),
         ),
         migrations.AddField(
             model_name="update",
-            name="canary_up_since",
-            field=models.DateTimeField(blank=True, null=True, verbose_name="canary tasks up since"),
+            name="by_hand",
+            field=models.BooleanField(db_default=False, default=False, verbose_name="promoted by hand"),
+        ),
+        migrations.AlterField(
+            model_name="update",
+            name="created_at",
+            field=models.DateTimeField(default=django.utils.timezone.now, verbose_name="started"),
         ),
         migrations.AddField(
             model_name="update",

@@ -31,13 +31,16 @@ FIELD_TEXTS = {
     "update.max_disruptions": "An update stops before it disrupts more tasks than this. 0: no limit.",
     "update.canary": (
         "How many tasks, those with the lowest indexes, an update that restarts tasks changes first. The others follow "
-        "when these canary tasks are promoted. 0: no canary tasks."
+        "when these canary tasks are promoted. 0: no canary tasks. Overrides for higher indexes only are not tried."
     ),
     "update.promote": (
         "What promotes the canary tasks: `healthy`, all of them have been up for `healthy_s`, or `manual`, a person "
         "resumes the update."
     ),
-    "update.healthy_s": "Seconds for which all canary tasks must be up before the other tasks change, 0 to 86400.",
+    "update.healthy_s": (
+        "Seconds for which all canary tasks must be up before the other tasks change, 0 to 86400. With `rollback`, an "
+        "update is also done only when all tasks have been up for so long."
+    ),
     "update.rollback": (
         "Whether the job returns to its last good version by itself if a task of the new version crashes or fails its "
         "health checks, or if the update exceeds its `deadline_s`."

@@ -167,6 +167,8 @@ def _check_update(update: Rolling, problems: Problems) -> None:
         problems.number(f"update.{name}", getattr(update, name), 0, MAX_TASKS)
     problems.choice("update.promote", update.promote, (HEALTHY, MANUAL))
     problems.number("update.healthy_s", update.healthy_s, 0, MAX_HEALTHY_S)
+    if update.promote == MANUAL and not update.canary:
+        problems.add("update.promote", "there are no canary tasks to promote; set update.canary, or remove this field")
     if update.deadline_s is not None:
         problems.duration("update.deadline_s", update.deadline_s, "for updates without a deadline")
 

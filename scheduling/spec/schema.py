@@ -64,7 +64,7 @@ class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     flags: dict[str, Any] = {}
 
 
-# What lets the tasks change that are no canary tasks.
+# What promotes the canary tasks.
 HEALTHY, MANUAL = "healthy", "manual"
 
 

@@ -10,28 +10,26 @@ from hypothesis import strategies as st
 
 from scheduling.jobs.rollouts.gate_rules import Gate, Watched, gate
 
-CANARY = Watched(canary=2, canary_s=60.0, up_s=None, ready=False, fails=False, late=False, rollback=True, paused=False)
+CANARY = Watched(canary=2, by_hand=False, ready=False, fails=False, late=False, rollback=True, paused=False)
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, Gate.WAIT),
-        ({"ready": True}, Gate.UP),
-        ({"ready": True, "up_s": 59.0}, Gate.WAIT),
-        ({"ready": True, "up_s": 60.0}, Gate.PROMOTE),
-        ({"ready": True, "canary_s": 0.0}, Gate.PROMOTE),
-        ({"up_s": 59.0}, Gate.DOWN),
-        ({"ready": True, "canary_s": None}, Gate.PAUSE),
+        ({"ready": True}, Gate.PROMOTE),
+        ({"ready": True, "by_hand": True}, Gate.PAUSE),
+        ({"ready": True, "by_hand": True, "paused": True}, Gate.WAIT),
         ({"fails": True}, Gate.ROLL_BACK),
         ({"fails": True, "canary": 0}, Gate.ROLL_BACK),
         ({"fails": True, "rollback": False}, Gate.WAIT),
-        ({"fails": True, "paused": True}, Gate.ROLL_BACK),
-        ({"fails": True, "paused": True, "canary": 0}, Gate.WAIT),
+        ({"fails": True, "paused": True}, Gate.WAIT),
+        ({"fails": True, "paused": True, "by_hand": True}, Gate.ROLL_BACK),
+        ({"fails": True, "paused": True, "by_hand": True, "canary": 0}, Gate.WAIT),
         ({"late": True}, Gate.ROLL_BACK),
         ({"late": True, "rollback": False}, Gate.STOP),
         ({"late": True, "paused": True}, Gate.WAIT),
-        ({"canary": 0}, Gate.WAIT),
+        ({"canary": 0, "ready": True}, Gate.WAIT),
     ],
 )
 def test_the_gate_of_an_update(changes: dict[str, object], expected: Gate) -> None:
@@ -42,8 +40,7 @@ def test_the_gate_of_an_update(changes: dict[str, object], expected: Gate) -> No
     st.builds(
         Watched,
         canary=st.integers(0, 2),
-        canary_s=st.none() | st.sampled_from([0.0, 60.0]),
-        up_s=st.none() | st.floats(0, 120),
+        by_hand=st.booleans(),
         ready=st.booleans(),
         fails=st.booleans(),
         late=st.booleans(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from django.db.models import F, Model, Q, QuerySet
+from django.utils import timezone
 
 from quota.model_rows import read_models
 from quota.models import Tenant
@@ -24,6 +26,7 @@ from scheduling.models import ArchivedJob, Cell, Job, Task, Update
 
 # The most jobs whose health one page computes. Only jobs with a task that is not up are counted.
 MOST_LOOKED_AT = 1000
+ROLLBACK_SHOWN = dt.timedelta(days=3)
 M = TypeVar("M", bound=Model)
 
 
@@ -174,7 +177,10 @@ def update_progress(job: Job) -> UpdateProgress | None:
     update = job_update_shown(job)
     if update is None:
         return None
-    before = Update.objects.filter(job=job, to_version=update.from_version, state=Update.ROLLED_BACK)
+    lately = timezone.now() - ROLLBACK_SHOWN
+    before = Update.objects.filter(
+        job=job, to_version=update.from_version, state=Update.ROLLED_BACK, ended_at__gte=lately
+    )
     failed = before.order_by("-id").first() if update.undo else None
     if update.state != Update.OPEN:
         return UpdateProgress(update, 0, 0, failed)

@@ -10,10 +10,10 @@ from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.states import TaskState
 from scheduling.jobs import updates
+from scheduling.jobs.rollouts.rollout import unready_canaries
 from scheduling.journal import journal
-from scheduling.models import Job, Task, Update
+from scheduling.models import Job, Update
 
 
 def update_pause(*, principal: Principal, job: Job, dry_run: bool = False) -> Update:
@@ -65,7 +65,5 @@ def _continue(update: Update, *, pause: dt.timedelta) -> None:
     """
     if update.deadline_at is not None:
         update.deadline_at += pause
-    canaries = Task.objects.filter(job_id=update.job_id, index__lt=update.canary).exclude(state=TaskState.DEAD.value)
-    unready = canaries.exclude(spec_version=update.to_version, up=True)
-    if update.canary and update.canary_s is None and not unready.exists():
+    if update.canary and update.by_hand and not unready_canaries(update):
         update.canary = 0

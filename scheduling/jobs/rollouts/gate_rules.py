@@ -2,9 +2,9 @@
 
     a task of the new version fails  ─► ROLL_BACK, if the job file asks for it
     the update is late               ─► ROLL_BACK, or STOP
-    all canary tasks are up          ─► PROMOTE after `canary_s` seconds, or PAUSE until a person resumes the update
+    all canary tasks are ready       ─► PROMOTE, or PAUSE until a person resumes the update
 
-A paused update is left alone, unless it waits for its promotion: then a failing canary task still rolls it back.
+A paused update is left alone. Only one that waits for its promotion by hand is still rolled back if a task fails.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ class Gate(Enum):
     """What happens to an update now."""
 
     WAIT = auto()
-    UP = auto()  # all canary tasks are up, and were not before
-    DOWN = auto()  # a canary task is no longer up
     PROMOTE = auto()
     PAUSE = auto()
     ROLL_BACK = auto()
@@ -27,15 +25,13 @@ class Gate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """An open update. `canary`: number of canary tasks; 0: all tasks may change. `canary_s`: how long they must be up,
-    in seconds; None: a person promotes them. `up_s`: how long all of them have the new version and are up, in seconds;
-    None: since now, or not yet. `ready`: whether this holds now. `fails`: a task of the new version fails. `late`: the
-    deadline of the update has passed.
+    """An open update. `canary`: number of canary tasks; 0: all tasks may change. `by_hand`: a person promotes them.
+    `ready`: all of them have the new version and have been up long enough. `fails`: a task of the new version fails.
+    `late`: the deadline of the update has passed.
     """
 
     canary: int
-    canary_s: float | None
-    up_s: float | None
+    by_hand: bool
     ready: bool
     fails: bool
     late: bool
@@ -45,18 +41,12 @@ class Watched:
 
 def gate(update: Watched) -> Gate:
     """Return what happens to an update now."""
-    if update.fails and update.rollback and (update.canary or not update.paused):
+    if update.fails and update.rollback and (not update.paused or (update.canary and update.by_hand)):
         return Gate.ROLL_BACK
     if update.paused:
         return Gate.WAIT
     if update.late:
         return Gate.ROLL_BACK if update.rollback else Gate.STOP
-    if not update.canary:
-        return Gate.WAIT
-    if not update.ready:
-        return Gate.WAIT if update.up_s is None else Gate.DOWN
-    if update.canary_s is None:
-        return Gate.PAUSE
-    if (update.up_s or 0.0) >= update.canary_s:
-        return Gate.PROMOTE
-    return Gate.UP if update.up_s is None else Gate.WAIT
+    if update.canary and update.ready:
+        return Gate.PAUSE if update.by_hand else Gate.PROMOTE
+    return Gate.WAIT
