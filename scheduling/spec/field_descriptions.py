@@ -61,6 +61,10 @@ FIELD_TEXTS = {
         "Most tasks that preemption and drains may have down at once. 0: no limit for preemption, and "
         "`update.max_down` for drains."
     ),
+    "preemption_delay_s": (
+        "Tasks that this job preempts must end within so many seconds, 0 to 3600, even if their own `notice_s` is "
+        "longer (the delay bound of §2.3). By default, they get the notice of their own job file."
+    ),
     "saves_for_s": (
         "For a job in an alloc set. After an alloc has left a machine, the task runs there again with "
         "`BORG_ALLOC_ENDED=1` for at most this many seconds, until it exits with status 0. It can save logs."

@@ -38,6 +38,7 @@ MAX_GANG = 2_500  # because one transaction writes all placements of a gang
 MAX_SAVING_S = 14 * 86400
 MAX_TTL_S = 86_400
 MAX_HEALTHY_S = 86_400
+MAX_DELAY_S = 3_600
 LEAST_TTL_S = 2 * 86_400  # after the end of a job, until its usage and its costs are written
 MAX_TOTAL = 2**60  # of one resource for all tasks, so that sums over a tenant fit into 64 bits
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
@@ -130,6 +131,8 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         problems.number(f"spread.{name}", value, 0, MAX_TASKS)
     _check_update(file.update, problems)
     problems.number("disruption_budget", file.disruption_budget, 0, MAX_TASKS)
+    if file.preemption_delay_s is not None:
+        problems.number("preemption_delay_s", file.preemption_delay_s, 0, MAX_DELAY_S)
     if file.gang and file.tasks > MAX_GANG:
         problems.add("gang", f"{file.tasks} tasks are too many for a gang; split it into jobs of at most {MAX_GANG}")
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)

@@ -115,7 +115,7 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
             caused_by=eviction.caused_by,
         )
         counts.move(was.job_id, RUNNING, PENDING, was_up=was.up)
-    depart(entry, [(was, e.cause, e.preemptor) for was in evicted if not (e := by_id[was.task_id]).gone])
+    depart(entry, [(was, e.cause, e.preemptor, e.notice_s) for was in evicted if not (e := by_id[was.task_id]).gone])
     _avoid(entry, [was for was in evicted if by_id[was.task_id].avoid])
     counts.store(entry)
     return evicted
@@ -152,7 +152,7 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
         )
         counts.move(was.job_id, was.state, DEAD, was_up=was.up)
     on_machines = [was for was in ended if was.machine_id is not None and not by_id[was.task_id].gone]
-    depart(entry, [(was, by_id[was.task_id].cause, None) for was in on_machines])
+    depart(entry, [(was, by_id[was.task_id].cause, None, None) for was in on_machines])
     counts.store(entry)
     return ended
 
