@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import redis
@@ -12,26 +13,32 @@ from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from serving.redis_url import read_sentinel_url
 
+SILENT_S = 5.0
+
 
 class _Sentinel(Sentinel):
-    """Does not ask a sentinel again that did not answer, as long as another one answers. Otherwise, a sentinel that is
-    cut off would delay each attempt by the time limit of a connection, while the others elect a new master.
+    """Asks a sentinel that did not answer only after `SILENT_S` again, as long as another one answers. Otherwise, a
+    sentinel that is cut off would delay each attempt by the time limit of a connection, while the others elect a new
+    master.
     """
 
-    _silent: frozenset[Any] = frozenset()
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._silent: dict[Any, float] = {}  # when it did not answer, by the monotonic clock
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
         """Return the address of the master. Raises `MasterNotFoundError` if no sentinel names one."""
         answered = False
         for sentinel in sorted(self.sentinels, key=self._silent.__contains__):
-            if answered and sentinel in self._silent:
-                break
+            if answered and self._silent.get(sentinel, -SILENT_S) + SILENT_S > time.monotonic():
+                continue
             try:
                 state = sentinel.sentinel_masters().get(service_name)
             except (redis.ConnectionError, redis.TimeoutError):
-                self._silent |= {sentinel}
+                self._silent[sentinel] = time.monotonic()
                 continue
-            answered, self._silent = True, self._silent - {sentinel}
+            answered = True
+            self._silent.pop(sentinel, None)
             if state and self.check_master_state(state, service_name):  # type: ignore[no-untyped-call]
                 return state["ip"], state["port"]
         raise MasterNotFoundError(f"no sentinel names a master of {service_name!r}")
@@ -40,20 +47,23 @@ class _Sentinel(Sentinel):
 class _AsyncSentinel(AsyncSentinel):
     """The same for asyncio."""
 
-    _silent: frozenset[Any] = frozenset()
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._silent: dict[Any, float] = {}
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         """Return the address of the master. Raises `MasterNotFoundError` if no sentinel names one."""
         answered = False
         for sentinel in sorted(self.sentinels, key=self._silent.__contains__):
-            if answered and sentinel in self._silent:
-                break
+            if answered and self._silent.get(sentinel, -SILENT_S) + SILENT_S > time.monotonic():
+                continue
             try:
                 state = (await sentinel.sentinel_masters()).get(service_name)
             except (redis.ConnectionError, redis.TimeoutError):
-                self._silent |= {sentinel}
+                self._silent[sentinel] = time.monotonic()
                 continue
-            answered, self._silent = True, self._silent - {sentinel}
+            answered = True
+            self._silent.pop(sentinel, None)
             if state and self.check_master_state(state, service_name):
                 return state["ip"], state["port"]
         raise MasterNotFoundError(f"no sentinel names a master of {service_name!r}")

@@ -17,7 +17,7 @@ import typer
 
 from portal.cli import jobfile, output
 from portal.cli.context import Commands, Context, DryRun, JobReference, Yes, label
-from portal.cli.failure import BAD_USAGE, CommandFailed
+from portal.cli.failure import BAD_USAGE, CommandFailed, bad_usage
 from portal.cli.jobs import body_of, target_of
 
 app = Commands()
@@ -25,6 +25,8 @@ LABEL = "applied-by"
 SUFFIXES = (".jsonnet", ".yaml", ".yml", ".json")
 MOST_FILES = 10_000
 _ALLOC_SET = "AllocSet"
+# Codes of errors that no change of a file mends.
+_NOT_OF_THE_FILE = ("not-authenticated", "authentication-failed", "unreachable", "bad-token")
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,12 @@ def apply(
 ) -> None:
     """Submit and update all jobs whose files are in FOLDER. Shows what would change, and asks before anything changes.
 
-    If the portal would reject a file, nothing changes at all.
+    If a file is wrong or its job would be rejected by itself, nothing changes.
     """
+    if prune and not owner:
+        raise bad_usage("--prune kills jobs with the label of an owner; give --owner NAME", owner="is missing")
+    if session.json and not (yes or dry_run):
+        raise bad_usage("--json prints no question; give --yes or --dry-run", yes="is missing")
     owner = label(owner or folder.resolve().name, "owner")
     wanted = _planned(session, folder, owner)
     spare = _spare(session, owner, wanted)
@@ -84,32 +90,52 @@ def apply(
 
 
 def _planned(session: Context, folder: Path, owner: str) -> list[Wanted]:
-    """Return all job files with their plans, alloc sets first. Raises `CommandFailed` with all problems if the portal
-    would reject one of them.
+    """Return all job files with their plans, alloc sets first. Raises `CommandFailed` with all problems if a file is
+    wrong or the portal would reject its job.
     """
     found: dict[JobReference, tuple[Path, dict[str, Any]]] = {}
+    problems: dict[str, str] = {}
     for file in _files(folder):
-        spec = jobfile.read(str(file))
-        job = target_of(session, spec)
+        try:
+            job, body = _read(session, file, owner)
+        except CommandFailed as failed:
+            problems[str(file)] = failed.detail
+            continue
         if job in found:
-            detail = f"{job} is in two files: {found[job][0]} and {file}; keep one of them"
-            raise CommandFailed("two-files", detail, fields={"FOLDER": detail}, status=BAD_USAGE)
-        labels = spec.get("labels") or {}
-        marked = {**labels, LABEL: owner} if isinstance(labels, dict) else labels  # the portal rejects anything else
-        found[job] = (file, body_of({**spec, "labels": marked}, job))
+            problems[str(file)] = f"{job} is also in {found[job][0]}; keep one of them"
+        found[job] = (file, body)
     wanted: list[Wanted] = []
-    problems = {}
     for job, (file, body) in sorted(found.items(), key=lambda item: item[1][1].get("kind") != _ALLOC_SET):
-        plan = session.client.post(f"{job.path}plan/", body)
-        if plan["problem"] and _is_for_new_alloc_set(plan["problem"], job, body, wanted):
-            plan |= {"problem": None, "outcome": "submitted", "tasks": {"added": body.get("tasks", 1)}}
+        try:
+            plan = _plan(session, job, body, wanted)
+        except CommandFailed as failed:
+            if failed.passing or failed.code in _NOT_OF_THE_FILE:
+                raise
+            problems[str(file)] = f"{job}: {failed.detail}"
+            continue
         if problem := plan["problem"]:
-            problems[str(file)] = f"{job} would be rejected: {problem['detail']}"
+            problems[str(file)] = f"{job}: {problem['detail']}"
         wanted.append(Wanted(file, job, body, plan))
     if problems:
-        detail = f"nothing is changed, because {output.number(len(problems), 'job')} would be rejected"
+        detail = f"nothing is changed, because {output.number(len(problems), 'file')} would be rejected"
         raise CommandFailed("rejected", detail, fields=problems)
     return wanted
+
+
+def _read(session: Context, file: Path, owner: str) -> tuple[JobReference, dict[str, Any]]:
+    """Return the job of a file, and the job file with the label of the owner."""
+    spec = jobfile.read(str(file))
+    job = target_of(session, spec)
+    labels = spec.get("labels") or {}
+    marked = {**labels, LABEL: owner} if isinstance(labels, dict) else labels  # the portal rejects anything else
+    return job, body_of({**spec, "labels": marked}, job)
+
+
+def _plan(session: Context, job: JobReference, body: dict[str, Any], wanted: Sequence[Wanted]) -> dict[str, Any]:
+    plan: dict[str, Any] = session.client.post(f"{job.path}plan/", body)
+    if plan["problem"] and _is_for_new_alloc_set(plan["problem"], job, body, wanted):
+        plan |= {"problem": None, "outcome": "submitted", "tasks": {"added": body.get("tasks", 1)}}
+    return plan
 
 
 def _is_for_new_alloc_set(
@@ -147,6 +173,7 @@ def _spare(session: Context, owner: str, wanted: Sequence[Wanted]) -> list[JobRe
     rows = [
         row
         for cell in session.client.pages("/api/v1/cells/")
+        if not cell.get("study_of")
         for tenant in tenants
         for row in session.client.pages(
             f"/api/v1/cells/{cell['name']}/jobs/", tenant=tenant, state="live", selector=f"{LABEL}={owner}"
@@ -166,6 +193,11 @@ def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobRefer
         try:
             session.client.put(one.job.path, one.body, if_revision=one.plan.get("job_revision") or None)
         except CommandFailed as failed:
+            # The client repeats a request whose answer was lost. Then the job may already have this spec.
+            if failed.code == "revision-changed":
+                now = _plan(session, one.job, one.body, wanted)
+                if now["outcome"] == "unchanged":
+                    continue
             problems[str(one.file)] = f"{one.job}: {failed.detail}"
     for job in spare if not problems else ():
         try:
@@ -173,7 +205,8 @@ def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobRefer
                 f"{job.path}kill/", {"reason": "its file is gone (borgctl apply --prune)", "confirm": None}
             )
         except CommandFailed as failed:
-            problems[str(job)] = failed.detail
+            large = failed.code == "confirm"
+            problems[str(job)] = f"{failed.detail}; use `borgctl kill {job} --confirm N`" if large else failed.detail
     if problems:
         detail = f"{output.number(len(problems), 'change')} failed; run the command again to make them"
         raise CommandFailed("not-all-applied", detail, fields=problems)

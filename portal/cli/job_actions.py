@@ -83,7 +83,7 @@ def pause(
         answer = session.client.post(f"{named.path}pause/", dry_run=dry_run)
         return answer, f"{named}: {_what(answer)} {output.would_be(dry_run)} paused."
 
-    act_on(session, job, selector, "Pause the updates of", act, sure=yes or dry_run)
+    act_on(session, job, selector, "Pause the updates of", act, sure=yes or dry_run, ignored=["no-open-update"])
 
 
 @app.command()
@@ -101,7 +101,7 @@ def resume(
             text += " Its canary tasks are not up yet, so resume it again when they are."
         return answer, text
 
-    act_on(session, job, selector, "Resume the updates of", act, sure=yes or dry_run)
+    act_on(session, job, selector, "Resume the updates of", act, sure=yes or dry_run, ignored=["no-open-update"])
 
 
 def _what(update: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -35,14 +35,18 @@ def act_on(
     act: Callable[[JobReference], tuple[Any, str]],
     *,
     sure: bool,
+    ignored: Sequence[str] = (),
 ) -> None:
     """Call `act` for the job, or for each job that the selector matches, and print what it returns: the API's answer
-    and a sentence. `verb`: for the question before several jobs are changed; `sure`: do not ask it.
+    and a sentence. `verb`: for the question before several jobs are changed; `sure`: do not ask it. `ignored`: codes of
+    errors which say that a job of several needs no change.
 
     If some of several jobs cannot be changed, the others are. Raises `CommandFailed` that names these jobs.
     """
     if (job is None) == (selector is None):
         raise bad_usage("give either a JOB or --selector", job="one of JOB and --selector is needed")
+    if selector is not None and not selector.strip():
+        raise bad_usage("the selector is empty, which would match all jobs; give a condition", selector="is empty")
     if job is not None:
         return session.say(*act(session.job(job)))
     jobs = _matching(session, str(selector))
@@ -54,6 +58,8 @@ def act_on(
         try:
             answer, text = act(one)
         except CommandFailed as failed:
+            if failed.code in ignored:
+                continue
             problems[str(one)] = failed.detail
             continue
         answers.append(answer)
@@ -61,7 +67,8 @@ def act_on(
             output.say(text)
     if problems:
         detail = f"{output.number(len(problems), 'job')} of {len(jobs)} could not be changed"
-        raise CommandFailed("not-all-changed", detail, fields=problems)
+        document = {"code": "not-all-changed", "detail": detail, "fields": problems, "changed": answers}
+        raise CommandFailed("not-all-changed", detail, fields=problems, document=document)
     if session.json:
         output.as_json(answers)
 
@@ -70,7 +77,8 @@ def _matching(session: Context, selector: str) -> list[JobReference]:
     cell, tenant = session.cell(), session.tenant()
     path = f"/api/v1/cells/{part(cell)}/jobs/"
     rows = session.client.pages(path, tenant=tenant, state="live", selector=selector)
-    jobs = [JobReference(cell, tenant, row["name"]) for row in rows]
+    # An alloc set can be killed only after the jobs inside it.
+    jobs = [JobReference(cell, tenant, row["name"]) for row in sorted(rows, key=lambda row: row["kind"] == "alloc-set")]
     if not jobs:
         detail = f"no live job of tenant {tenant} in cell {cell} matches {selector!r}; see `borgctl status`"
         raise CommandFailed("no-match", detail, fields={"selector": "matches no live job"})

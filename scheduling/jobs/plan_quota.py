@@ -11,8 +11,8 @@ from quota.vocabulary.resources import NAMES, SIZE, ZERO, describe
 
 
 def quota_sentences(cell: str, requests: Sequence[admission.AdmissionRequest]) -> tuple[str, ...]:
-    """Return a sentence per band in which the requests change the used quota: how much the tenant uses now, how much
-    afterwards, and how much is granted. The free priority needs no quota. Makes three queries.
+    """Return one sentence for each band in which the requests change the used quota: the quota that the tenant uses now
+    and after the change, and the granted quota. The free priority needs no quota. Makes three queries.
     """
     read = admission.bands_with_ids()
     ids, ranges = {band.name: identity for identity, band in read}, [band for _, band in read]

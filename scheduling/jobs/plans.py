@@ -84,15 +84,19 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
         problem = refusal
     fits = tuple(guidance(cell, job_spec))
     live = submit_and_kill.live_job(cell, job_spec)
-    quota = quota_sentences(cell.name, _quota_requests(live, job_spec))
+    quota = (
+        ()
+        if problem is not None and problem.code == "no-band"
+        else quota_sentences(cell.name, _quota_requests(live, job_spec))
+    )
     return replace(plan_between(live, job_spec), problem=problem, guidance=fits, quota=quota)
 
 
 def _quota_requests(live: Job | None, job_spec: spec.JobSpecification) -> list[AdmissionRequest]:
     if live is not None:
         return updates.quota_requests(live, job_spec)
-    tenant = Tenant.objects.get(name=job_spec.tenant)
-    return [AdmissionRequest(tenant.id, tenant.name, job_spec.priority, job_spec.charged())]
+    tenants = Tenant.objects.filter(name=job_spec.tenant)  # an SRE may name one that does not exist
+    return [AdmissionRequest(tenant.id, tenant.name, job_spec.priority, job_spec.charged()) for tenant in tenants]
 
 
 def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:

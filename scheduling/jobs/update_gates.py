@@ -21,7 +21,7 @@ from scheduling.core.vocabulary import events
 from scheduling.jobs import updates
 from scheduling.jobs.health import BLAMELESS
 from scheduling.jobs.rollouts.gate_rules import Gate, Watched, gate
-from scheduling.jobs.rollouts.rollout import UNREADY, UNSETTLED, update_end
+from scheduling.jobs.rollouts.rollout import HOPELESS_RESTARTS, UNREADY, UNSETTLED, update_end
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Job, JobSpec, Update
@@ -35,11 +35,13 @@ _FAILING = """
 SELECT t.index FROM scheduling_task AS t
 WHERE u.rollback AND j.tasks_up < j.tasks_total AND t.job_id = u.job_id AND t.spec_version = u.to_version AND NOT t.up
   AND (u.canary = 0 OR t.index < u.canary)
-  AND NOT coalesce(t.exit->>'cause', '') = ANY(%(blameless)s) AND coalesce(t.exit->>'status', '') <> '0'
-  AND (t.state = 'dead' AND t.outcome = 'failed' AND t.since >= u.created_at
-    OR t.state = 'pending' AND (t.exit->>'at')::float >= extract(epoch FROM u.created_at)
-    OR t.state = 'running' AND (t.restarts > 0 OR t.phase = %(backoff)s OR t.health = %(unhealthy)s)
-       AND (t.since >= u.created_at OR (t.exit->>'at')::float >= extract(epoch FROM u.created_at)))
+  AND (t.state = 'running' AND t.health = %(unhealthy)s AND t.since >= u.created_at
+    OR NOT coalesce(t.exit->>'cause', '') = ANY(%(blameless)s)
+      AND (coalesce(t.exit->>'status', '') <> '0' OR t.exit->>'cause' = %(unhealthy)s OR t.restarts >= %(hopeless)s)
+      AND (t.state = 'dead' AND t.outcome = 'failed' AND t.since >= u.created_at
+        OR t.state = 'pending' AND (t.exit->>'at')::float >= extract(epoch FROM u.created_at)
+        OR t.state = 'running' AND (t.restarts > 0 OR t.phase = %(backoff)s)
+          AND (t.since >= u.created_at OR (t.exit->>'at')::float >= extract(epoch FROM u.created_at))))
 ORDER BY t.index LIMIT 1
 """
 _GATED = f"""
@@ -88,7 +90,8 @@ def _gated(condition: str, of: int) -> list[_Found]:
         "now": timezone.now(),
         "blameless": BLAMELESS,
         "backoff": Phase.BACKOFF.value,
-        "unhealthy": Health.UNHEALTHY.value,
+        "unhealthy": Health.UNHEALTHY.value,  # and `EndCause.UNHEALTHY`
+        "hopeless": HOPELESS_RESTARTS,
     }
     return [
         _Found(

@@ -186,7 +186,9 @@ def tasks_follow(entry: JournalEntry, changes: Sequence[tuple[int, int, Requirem
         # A limit is shorter if it is older than a resource of the cell. Missing elements are zero.
         " reservation = CASE WHEN t.limit = (c.vector::bigint[])[:cardinality(t.limit)]"
         " AND 0 = ALL((c.vector::bigint[])[cardinality(t.limit) + 1:]) THEN t.reservation"
-        " ELSE c.vector::bigint[] END"
+        " ELSE c.vector::bigint[] END,"
+        # The end of a process of the old version says nothing about the new one.
+        " exit = CASE WHEN t.state = 'pending' AND t.spec_version <> c.version THEN NULL ELSE t.exit END"
         " FROM unnest(%s::bigint[], %s::integer[], string_to_array(%s, ';')) AS c(id, version, vector)"
         " WHERE t.id = c.id RETURNING t.id",
         [

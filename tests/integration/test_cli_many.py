@@ -50,7 +50,8 @@ def test_apply_brings_a_folder_of_jobs_to_its_state(ann) -> None:
     done = ann.run("apply", "shop", "--yes")
     assert "without a file, and left alone: cc/ubar/helper; --prune kills them" in done.stderr
     assert Job.objects.get(name="web").tasks_total == 4
-    ann.out("apply", "shop", "--yes", "--prune")
+    assert "give --owner" in ann.failing("apply", "shop", "--yes", "--prune", status=2)[0]
+    ann.out("apply", "shop", "--yes", "--prune", "--owner", "shop")
     assert Job.objects.get(name="helper").state == "dead"
 
     (folder / "web.json").write_text(json.dumps(world.a_file(tasks=5)))
@@ -60,7 +61,10 @@ def test_apply_brings_a_folder_of_jobs_to_its_state(ann) -> None:
     assert list(document["fields"]) == ["shop/bad.json"]
     assert Job.objects.get(name="web").tasks_total == 4
     (folder / "bad.json").write_text(json.dumps(world.a_file()))
-    assert "is in two files" in ann.failing("apply", "shop", status=2)[0]
+    (folder / "worse.json").write_text("{")
+    fields = ann.failing("apply", "shop", "--yes")[1]["fields"]
+    assert "is also in" in fields["shop/web.json"]
+    assert "not valid JSON" in fields["shop/worse.json"]
     assert "is not a folder" in ann.failing("apply", "shop/web.json", status=2)[0]
 
 
@@ -72,9 +76,12 @@ def test_verbs_with_a_selector_act_on_all_matching_jobs(ann) -> None:
     answer = ann.json("kill", "-l", "app=shop", "--yes")
     assert [one["killed"] for one in answer] == [3, 3]
     assert list(Job.objects.exclude(state="dead").values_list("name", flat=True)) == ["log"]
-    message, document = ann.failing("pause", "-l", "app=other", "--yes")
+    assert ann.json("pause", "-l", "app=other", "--yes") == [], "it is not being updated"
+    message, document = ann.failing("restart", "-l", "app=other", "--yes")
     assert "1 job of 1 could not be changed" in message
     assert list(document["fields"]) == ["cc/ubar/log"]
+    assert document["changed"] == []
+    assert "the selector is empty" in ann.failing("kill", "-l", " ", "--yes", status=2)[0]
     assert ann.failing("restart", "-l", "app=none", "--yes")[1]["code"] == "no-match"
     assert "either a JOB or --selector" in ann.failing("kill", status=2)[0]
     assert "either a JOB or --selector" in ann.failing("kill", "log", "-l", "app=other", status=2)[0]

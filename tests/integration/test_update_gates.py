@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from quota.models import Quota
 from quota.vocabulary.errors import Conflict
 from scheduling.core.vocabulary.requirement import task_id
-from scheduling.core.vocabulary.task_events import Ending
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.jobs import updates
 from scheduling.jobs.actions.pause import update_pause, update_resume
 from scheduling.jobs.actions.scale import job_scale
@@ -168,6 +168,7 @@ def test_the_master_may_advance_an_update_before_it_looks_at_its_gates(machine, 
         ({"cause": "machine-restarted"}, False),
         ({"cause": "machine-short", "signal": 9}, False),
         ({"cause": "exited", "status": 0}, False),
+        ({"cause": "unhealthy", "status": 0}, True),
     ],
 )
 def test_a_task_that_is_not_to_blame_does_not_roll_back(machine, ann, job, exit_, rolls_back: bool) -> None:
@@ -177,6 +178,18 @@ def test_a_task_that_is_not_to_blame_does_not_roll_back(machine, ann, job, exit_
     Task.objects.filter(job=job, index=0).update(exit=exit_ | {"at": time.time()})
     assert check(job) is rolls_back
     assert (state(made)[0] == Update.ROLLED_BACK) is rolls_back
+
+
+def test_a_crash_of_the_old_version_does_not_roll_back(machine, ann, job) -> None:
+    """The new version never ran, so it cannot be the reason."""
+    made = update(ann, job, {"rollback": True, "max_down": 1})
+    with journal.write(job.cell_id, rows.ME) as entry:
+        crash = {"cause": "exited", "status": 1, "at": time.time() + 5}
+        transitions.tasks_evict(entry, [Eviction(task_id(job.id, 2), 1, "failure", exit=crash)])
+    updates.updates_advance(job.cell_id)
+    assert Task.objects.get(job=job, index=2).spec_version == 2
+    assert not check(job)
+    assert state(made)[0] == Update.OPEN
 
 
 def test_an_update_is_done_only_when_all_tasks_have_been_up_long_enough(machine, ann, job) -> None:

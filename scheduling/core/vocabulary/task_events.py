@@ -172,6 +172,7 @@ def evictions_inside(inside: Sequence[InnerTask], why: Mapping[int, Eviction | E
                 detail=f"its alloc {inner.alloc} was stopped: {alloc.detail or alloc.cause}",
                 gone=alloc.gone,
                 preemptor=alloc.preemptor if isinstance(alloc, Eviction) else None,
+                notice_s=alloc.notice_s if isinstance(alloc, Eviction) else None,
                 caused_by=alloc.caused_by,
             )
         )

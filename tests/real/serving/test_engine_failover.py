@@ -198,7 +198,7 @@ def test_clients_of_redis_follow_sentinel_to_the_new_master(watched: Watched) ->
         message.ack()
 
 
-def test_a_silent_sentinel_delays_only_the_first_attempt(watched: Watched) -> None:
+def test_a_silent_sentinel_delays_only_the_first_attempt(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
         silent.settimeout(0.1)
         first = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -228,6 +228,10 @@ def test_a_silent_sentinel_delays_only_the_first_attempt(watched: Watched) -> No
             await client.aclose()
 
         asyncio.run(again())
+        monkeypatch.setattr(redis_clients, "SILENT_S", 0.0)
+        with pytest.raises(MasterNotFoundError):
+            client.get("n")
+        assert asked(), "it may be healthy again"
         assert redis_clients.client(url, socket_timeout=0.3, retry=None).set("n", 1)
 
 
