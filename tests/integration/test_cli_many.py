@@ -65,13 +65,13 @@ def test_apply_brings_a_folder_of_jobs_to_its_state(ann) -> None:
     fields = ann.failing("apply", "shop", "--yes")[1]["fields"]
     assert "is also in" in fields["shop/web.json"]
     assert "not valid JSON" in fields["shop/worse.json"]
-    assert "is not a folder" in ann.failing("apply", "shop/web.json", status=2)[0]
+    assert "is not a folder" in ann.failing("apply", "shop/web.json", "--owner", "x", "--dry-run", status=2)[0]
 
 
 def test_verbs_with_a_selector_act_on_all_matching_jobs(ann) -> None:
     for name, app in (("web", "shop"), ("pay", "shop"), ("log", "other")):
         ann.out("submit", ann.file(world.a_file(name, labels={"app": app})))
-    assert "Kill 2 jobs (pay, web)?" in ann.run("kill", "-l", "app=shop").stderr
+    assert "Kill 2 jobs (web, pay)?" in ann.run("kill", "-l", "app=shop").stderr
     assert Job.objects.filter(state="dead").count() == 0
     answer = ann.json("kill", "-l", "app=shop", "--yes")
     assert [one["killed"] for one in answer] == [3, 3]

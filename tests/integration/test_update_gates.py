@@ -35,9 +35,9 @@ def job(cell, ann, machine):
     return job
 
 
-def update(who, job: Job, rules, *, command: str = "new", **changes) -> Update:
+def update(who, job: Job, rules, *, command: str = "new", labels: dict[str, str] | None = None, **changes) -> Update:
     job = Job.objects.select_related("cell", "tenant").get(pk=job.pk)
-    file = world.with_task(command=[command], **changes) | {"update": rules}
+    file = world.with_task(command=[command], **changes) | {"update": rules, "labels": labels or {}}
     made = updates.job_update(principal=who, job=job, job_spec=world.read(job.cell, file)).update
     assert made is not None
     return made
@@ -256,8 +256,10 @@ def test_tasks_after_the_canary_phase_roll_back_too(machine, ann, job) -> None:
     world.bring_up(job, machine)
     world.report(job, 1, up=False, restarts=1)
     check(job)
-    made.refresh_from_db()
-    assert made.state == Update.ROLLED_BACK
+    assert state(made)[0] == Update.ROLLED_BACK
+    assert world.versions(job) == [2, 3, 3], "task 0 is up, and only one task may be down"
+    world.bring_up(job, machine)
+    check(job)
     assert world.versions(job) == [3, 3, 3]
 
 
@@ -311,7 +313,7 @@ def test_one_query_serves_all_updates(cell, machine, ann, job) -> None:
     one = queries()
     for number in range(4):
         other = world.submit(ann, cell, world.a_file(f"web-{number}"))
-        world.bring_up(other, machine)
+        world.bring_up(other, rows.a_machine(cell, f"m-{number}"))
         file = world.with_task(f"web-{number}", command=["new"]) | {"update": CANARY}
         updates.job_update(principal=ann, job=other, job_spec=world.read(cell, file))
     assert queries() == one == 1
