@@ -23,7 +23,7 @@ class _Sentinel(Sentinel):
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
         self._silent: dict[Any, float] = {}  # when it did not answer, by the monotonic clock
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
@@ -33,11 +33,11 @@ class _Sentinel(Sentinel):
             if answered and self._silent.get(sentinel, -SILENT_S) + SILENT_S > time.monotonic():
                 continue
             try:
-                state = sentinel.sentinel_masters().get(service_name)
+                masters: Any = sentinel.sentinel_masters()
             except (redis.ConnectionError, redis.TimeoutError):
                 self._silent[sentinel] = time.monotonic()
                 continue
-            answered = True
+            answered, state = True, masters.get(service_name)
             self._silent.pop(sentinel, None)
             if state and self.check_master_state(state, service_name):  # type: ignore[no-untyped-call]
                 return state["ip"], state["port"]
@@ -48,7 +48,7 @@ class _AsyncSentinel(AsyncSentinel):
     """The same for asyncio."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
         self._silent: dict[Any, float] = {}
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
@@ -58,11 +58,11 @@ class _AsyncSentinel(AsyncSentinel):
             if answered and self._silent.get(sentinel, -SILENT_S) + SILENT_S > time.monotonic():
                 continue
             try:
-                state = (await sentinel.sentinel_masters()).get(service_name)
+                masters: Any = await sentinel.sentinel_masters()
             except (redis.ConnectionError, redis.TimeoutError):
                 self._silent[sentinel] = time.monotonic()
                 continue
-            answered = True
+            answered, state = True, masters.get(service_name)
             self._silent.pop(sentinel, None)
             if state and self.check_master_state(state, service_name):
                 return state["ip"], state["port"]
@@ -92,7 +92,7 @@ def client(url: str, **options: Any) -> redis.Redis:
     found = read_sentinel_url(url)
     if found is None:
         return redis.Redis.from_url(url, **options)
-    sentinel = _Sentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
+    sentinel = _Sentinel(found.hosts, sentinel_kwargs=found.options | options)
     options |= {"db": found.database, "connection_pool_class": _Pool}
     made: redis.Redis = sentinel.master_for(found.name, **found.options, **options)  # type: ignore[no-untyped-call]
     return made
@@ -103,7 +103,7 @@ def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
     found = read_sentinel_url(url)
     if found is None:
         return redis.asyncio.Redis.from_url(url, **options)
-    sentinel = _AsyncSentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
+    sentinel = _AsyncSentinel(found.hosts, sentinel_kwargs=found.options | options)
     options |= {"db": found.database, "connection_pool_class": _AsyncPool}
     made: redis.asyncio.Redis = sentinel.master_for(found.name, **found.options, **options)
     return made
