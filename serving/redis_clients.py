@@ -2,15 +2,71 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import redis
 import redis.asyncio
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from serving.redis_url import read_sentinel_url
+
+SILENT_S = 5.0
+
+
+class _Sentinel(Sentinel):
+    """Asks a sentinel that did not answer only after `SILENT_S` again, as long as another one answers. Otherwise, a
+    sentinel that is cut off would delay each attempt by the time limit of a connection, while the others elect a new
+    master.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
+        self._silent: dict[Any, float] = {}  # when it did not answer, by the monotonic clock
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return the address of the master. Raises `MasterNotFoundError` if no sentinel names one."""
+        answered = False
+        for sentinel in sorted(self.sentinels, key=self._silent.__contains__):
+            if answered and self._silent.get(sentinel, -SILENT_S) + SILENT_S > time.monotonic():
+                continue
+            try:
+                masters: Any = sentinel.sentinel_masters()
+            except (redis.ConnectionError, redis.TimeoutError):
+                self._silent[sentinel] = time.monotonic()
+                continue
+            answered, state = True, masters.get(service_name)
+            self._silent.pop(sentinel, None)
+            if state and self.check_master_state(state, service_name):  # type: ignore[no-untyped-call]
+                return state["ip"], state["port"]
+        raise MasterNotFoundError(f"no sentinel names a master of {service_name!r}")
+
+
+class _AsyncSentinel(AsyncSentinel):
+    """The same for asyncio."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
+        self._silent: dict[Any, float] = {}
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return the address of the master. Raises `MasterNotFoundError` if no sentinel names one."""
+        answered = False
+        for sentinel in sorted(self.sentinels, key=self._silent.__contains__):
+            if answered and self._silent.get(sentinel, -SILENT_S) + SILENT_S > time.monotonic():
+                continue
+            try:
+                masters: Any = await sentinel.sentinel_masters()
+            except (redis.ConnectionError, redis.TimeoutError):
+                self._silent[sentinel] = time.monotonic()
+                continue
+            answered, state = True, masters.get(service_name)
+            self._silent.pop(sentinel, None)
+            if state and self.check_master_state(state, service_name):
+                return state["ip"], state["port"]
+        raise MasterNotFoundError(f"no sentinel names a master of {service_name!r}")
 
 
 class _Pool(SentinelConnectionPool):
@@ -36,7 +92,7 @@ def client(url: str, **options: Any) -> redis.Redis:
     found = read_sentinel_url(url)
     if found is None:
         return redis.Redis.from_url(url, **options)
-    sentinel = Sentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
+    sentinel = _Sentinel(found.hosts, sentinel_kwargs=found.options | options)
     options |= {"db": found.database, "connection_pool_class": _Pool}
     made: redis.Redis = sentinel.master_for(found.name, **found.options, **options)  # type: ignore[no-untyped-call]
     return made
@@ -47,7 +103,7 @@ def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
     found = read_sentinel_url(url)
     if found is None:
         return redis.asyncio.Redis.from_url(url, **options)
-    sentinel = AsyncSentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
+    sentinel = _AsyncSentinel(found.hosts, sentinel_kwargs=found.options | options)
     options |= {"db": found.database, "connection_pool_class": _AsyncPool}
     made: redis.asyncio.Redis = sentinel.master_for(found.name, **found.options, **options)
     return made

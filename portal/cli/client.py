@@ -90,8 +90,9 @@ class Client:
         headers = {"Idempotency-Key": uuid.uuid4().hex} | _precondition(if_revision)
         return self._call("POST", path, json=body, params=query, headers=headers)
 
-    def put(self, path: str, body: Any, **query: Any) -> Any:
-        return self._call("PUT", path, json=body, params=query)
+    def put(self, path: str, body: Any, *, if_revision: str | None = None, **query: Any) -> Any:
+        """Send a PUT request. Return the JSON of the answer. `if_revision`: as in `post`."""
+        return self._call("PUT", path, json=body, params=query, headers=_precondition(if_revision))
 
     def patch(self, path: str, body: Any, **query: Any) -> Any:
         return self._call("PATCH", path, json=body, params=query)

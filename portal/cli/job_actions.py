@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output
-from portal.cli.context import Commands, Context, DryRun, IfRevision, JobArgument, split_index
+from portal.cli.context import Commands, Context, DryRun, IfRevision, JobArgument, JobReference, Yes, split_index
 from portal.cli.failure import bad_usage
 from portal.cli.jobs import show_change
+from portal.cli.selected import OneJob, Selector, act_on
 
 app = Commands()
 
@@ -30,18 +31,23 @@ def scale(
 @app.command()
 def restart(
     session: Context,
-    job: JobArgument,
+    job: OneJob = None,
     tasks: Annotated[
         str | None, typer.Option(metavar="INDEXES", help="Restart only these tasks, for example 3,5-9.")
     ] = None,
+    selector: Selector = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Restart the running tasks of a job, a few at a time, with the limits that its job file sets for updates."""
-    named = session.job(job)
     body = {} if tasks is None else {"tasks": tasks}
-    answer = session.client.post(f"{named.path}restart/", body, dry_run=dry_run)
-    what = f"{output.number(answer['restarted'], 'task')} {'would be' if dry_run else 'will be'} restarted"
-    return session.say(answer, f"{named}: {what}, at most {answer['max_down']} down at once.")
+
+    def act(named: JobReference) -> tuple[Any, str]:
+        answer = session.client.post(f"{named.path}restart/", body, dry_run=dry_run)
+        what = f"{output.number(answer['restarted'], 'task')} {'would be' if dry_run else 'will be'} restarted"
+        return answer, f"{named}: {what}, at most {answer['max_down']} down at once."
+
+    act_on(session, job, selector, "Restart", act, sure=yes or dry_run)
 
 
 @app.command()
@@ -68,19 +74,34 @@ def retry(
 
 
 @app.command()
-def pause(session: Context, job: JobArgument, dry_run: DryRun = False) -> None:
+def pause(
+    session: Context, job: OneJob = None, selector: Selector = None, yes: Yes = False, dry_run: DryRun = False
+) -> None:
     """Pause the update or the restart of a job: no further task changes until `borgctl resume JOB`."""
-    named = session.job(job)
-    answer = session.client.post(f"{named.path}pause/", dry_run=dry_run)
-    return session.say(answer, f"{named}: {_what(answer)} {output.would_be(dry_run)} paused.")
+
+    def act(named: JobReference) -> tuple[Any, str]:
+        answer = session.client.post(f"{named.path}pause/", dry_run=dry_run)
+        return answer, f"{named}: {_what(answer)} {output.would_be(dry_run)} paused."
+
+    act_on(session, job, selector, "Pause the updates of", act, sure=yes or dry_run, ignored=["no-open-update"])
 
 
 @app.command()
-def resume(session: Context, job: JobArgument, dry_run: DryRun = False) -> None:
-    """Continue the paused update or restart of a job."""
-    named = session.job(job)
-    answer = session.client.post(f"{named.path}resume/", dry_run=dry_run)
-    return session.say(answer, f"{named}: {_what(answer)} {output.would_be(dry_run)} resumed.")
+def resume(
+    session: Context, job: OneJob = None, selector: Selector = None, yes: Yes = False, dry_run: DryRun = False
+) -> None:
+    """Continue the paused update or restart of a job. If it waits for the promotion of canary tasks, this promotes
+    them.
+    """
+
+    def act(named: JobReference) -> tuple[Any, str]:
+        answer = session.client.post(f"{named.path}resume/", dry_run=dry_run)
+        text = f"{named}: {_what(answer)} {output.would_be(dry_run)} resumed."
+        if answer.get("canary") and answer.get("by_hand"):
+            text += " Its canary tasks are not up yet, so resume it again when they are."
+        return answer, text
+
+    act_on(session, job, selector, "Resume the updates of", act, sure=yes or dry_run, ignored=["no-open-update"])
 
 
 def _what(update: dict[str, Any]) -> str:

@@ -7,10 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import jobfile, output
-from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, IfRevision, JobArgument, JobReference
-from portal.cli.failure import CommandFailed
+from portal.cli.context import (
+    CellOption,
+    Commands,
+    Confirm,
+    Context,
+    DryRun,
+    IfRevision,
+    JobArgument,
+    JobReference,
+    Yes,
+)
+from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import would_be
 from portal.cli.paths import part
+from portal.cli.selected import OneJob, Selector, act_on
 
 app = Commands()
 
@@ -21,9 +32,9 @@ File = Annotated[str, typer.Argument(help="Job file (.jsonnet, .yaml or .json), 
 def submit(session: Context, file: File, if_revision: IfRevision = None, dry_run: DryRun = False) -> None:
     """Submit the job in FILE. A second submission of the same file changes nothing."""
     spec = jobfile.read(file)
-    job = _target(session, spec)
+    job = target_of(session, spec)
     path = f"/api/v1/cells/{part(job.cell)}/jobs/"
-    answer = session.client.submit(path, _body(spec, job), if_revision=if_revision, dry_run=dry_run)
+    answer = session.client.submit(path, body_of(spec, job), if_revision=if_revision, dry_run=dry_run)
     if answer["outcome"] == "unchanged":
         return session.say(answer, f"{job} already has this spec; nothing changes.")
     tasks = output.number(answer["tasks"]["added"], "task")
@@ -36,8 +47,8 @@ def plan(session: Context, file: File) -> None:
     the job.
     """
     spec = jobfile.read(file)
-    job = _target(session, spec)
-    answer = session.client.post(f"{job.path}plan/", _body(spec, job))
+    job = target_of(session, spec)
+    answer = session.client.post(f"{job.path}plan/", body_of(spec, job))
     if problem := answer["problem"]:
         detail = f"{job} would be rejected: {problem['detail']}"
         # `--json` prints the whole plan, which contains the problem.
@@ -70,8 +81,8 @@ def fit(session: Context, file: File) -> None:
 def update(session: Context, file: File, if_revision: IfRevision = None, dry_run: DryRun = False) -> None:
     """Update the job to the spec in FILE, a few tasks at a time."""
     spec = jobfile.read(file)
-    job = _target(session, spec)
-    answer = session.client.post(f"{job.path}update/", _body(spec, job), if_revision=if_revision, dry_run=dry_run)
+    job = target_of(session, spec)
+    answer = session.client.post(f"{job.path}update/", body_of(spec, job), if_revision=if_revision, dry_run=dry_run)
     show_change(session, answer)
 
 
@@ -84,23 +95,30 @@ def undo(session: Context, job: JobArgument, dry_run: DryRun = False) -> None:
 @app.command()
 def kill(
     session: Context,
-    job: JobArgument,
+    job: OneJob = None,
     task: Annotated[
         list[int] | None,
         typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat the option for more tasks."),
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason, shown by `borgctl why`.")] = "",
     confirm: Confirm = None,
+    selector: Selector = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Stop a job, or some of its tasks. Before a task is killed, it has the notice period of the job file to end by
     itself.
     """
-    named = session.job(job)
+    if task and selector is not None:
+        raise bad_usage("--task belongs to one job; give JOB instead of --selector", task="not with --selector")
     body = {"reason": reason, "confirm": confirm, **({"indexes": task} if task else {})}
-    answer = session.client.post(f"{named.path}kill/", body, dry_run=dry_run)
-    killed = output.number(answer["killed"], "task")
-    return session.say(answer, f"{named}: {killed} {'would be killed' if dry_run else 'killed'}.")
+
+    def act(named: JobReference) -> tuple[Any, str]:
+        answer = session.client.post(f"{named.path}kill/", body, dry_run=dry_run)
+        killed = output.number(answer["killed"], "task")
+        return answer, f"{named}: {killed} {'would be killed' if dry_run else 'killed'}."
+
+    act_on(session, job, selector, "Kill", act, sure=yes or dry_run)
 
 
 @app.command()
@@ -161,7 +179,7 @@ def _health(answer: dict[str, Any]) -> str:
     return str(answer.get("health", answer["state"]))
 
 
-def _target(session: Context, spec: dict[str, Any]) -> JobReference:
+def target_of(session: Context, spec: dict[str, Any]) -> JobReference:
     """Return the full name of the job in a job file. Missing parts come from the profile. Raises `CommandFailed` if a
     part is missing or not valid.
     """
@@ -179,7 +197,8 @@ def _target(session: Context, spec: dict[str, Any]) -> JobReference:
     return JobReference(found["cell"], found["tenant"], found["name"])
 
 
-def _body(spec: dict[str, Any], job: JobReference) -> dict[str, Any]:
+def body_of(spec: dict[str, Any], job: JobReference) -> dict[str, Any]:
+    """Return the job file with the tenant and the cell of the job."""
     return {**spec, "tenant": job.tenant, "cell": job.cell}
 
 
@@ -196,7 +215,7 @@ def show_change(session: Context, answer: dict[str, Any]) -> None:
                 indexes = ", ".join(f"{a}-{b}" if a != b else str(a) for a, b in spans[:10])
                 more = ", …" if len(spans) > 10 else ""
                 output.say(f"  {word:<16}{output.number(answer['tasks'][key], 'task')}: {indexes}{more}")
-        for line in answer.get("names", ()):  # portals before 2026-11-22 send no names
+        for line in (*answer.get("names", ()), *answer.get("quota", ())):  # older portals send neither
             output.say(f"  {line}")
     for fit in answer["guidance"]:
         for line in fit["told"]:
@@ -223,7 +242,11 @@ def _update(update: dict[str, Any]) -> str:
     what = f"version {update['from_version']} to {update['to_version']}"
     if restarted := update.get("tasks_to_replace"):  # portals before 2026-11-28 send neither this nor `paused_at`
         what = f"restart of {output.number(restarted, 'task')}"
-    return f"{what}, paused" if update.get("paused_at") else what
+    if canary := update.get("canary"):
+        what += f", first {output.number(canary, 'canary task')}"
+    if not update.get("paused_at"):
+        return what
+    return f"{what}, paused; `borgctl resume` promotes them" if canary and update.get("by_hand") else f"{what}, paused"
 
 
 def _show(answer: dict[str, Any]) -> None:

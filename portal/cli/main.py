@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import (
+    apply,
     brakes,
     capabilities,
     cells,
@@ -50,6 +51,7 @@ app = typer.Typer(
 )
 for part in (
     jobs.app,
+    apply.app,
     job_actions.app,
     tasks.app,
     waiting.app,

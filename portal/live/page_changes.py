@@ -205,6 +205,7 @@ _NOT_OF_MACHINES = frozenset(
         "job.rejected",
         "update.started",
         "update.paused",
+        "update.promoted",
         "update.ended",
         "shell.opened",
         "shell.closed",
@@ -212,7 +213,7 @@ _NOT_OF_MACHINES = frozenset(
 )
 # The buttons of a job's page depend on whether an update is open or paused.
 _RESHAPES_JOB = frozenset(
-    {"tasks.added", "job.changed", "job.ended", "update.started", "update.paused", "update.ended"}
+    {"tasks.added", "job.changed", "job.ended", "update.started", "update.paused", "update.promoted", "update.ended"}
 )
 _RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "job.ended"})
 

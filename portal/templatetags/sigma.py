@@ -47,7 +47,7 @@ _TONES = {
             *("warning", "updating", "degraded"),
         ),
         "bad": (
-            *("backoff", "down", "failed", "unhealthy", "stopped", "expired", "revoked"),
+            *("backoff", "down", "failed", "unhealthy", "stopped", "rolled-back", "expired", "revoked"),
             *("urgent", "failing", "crashing"),
         ),
     }.items()

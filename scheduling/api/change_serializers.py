@@ -45,6 +45,10 @@ class ChangeSerializer(serializers.Serializer[Any]):
         child=serializers.CharField(),
         help_text="Sentences about changes that affect clients which look up the job's name: TTL, weights, service.",
     )
+    quota = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Sentences about the quota that is used before and after the change. Only in the answer to a plan.",
+    )
     job_revision = serializers.CharField(
         help_text="The revision of the job before the change; `new` if there was no live job. A request whose header "
         "`If-Match` has this value is rejected with status 412 if the job has changed since."
@@ -105,6 +109,7 @@ def change_document(
         "job": JobSerializer(job, context={"extra": job.cell.extra_resources}).data if job else None,
         "guidance": [fit_document(fit, extra=extra) for fit in plan.guidance],
         "names": list(plan.names),
+        "quota": list(plan.quota),
         "job_revision": plan.revision,
     }
 

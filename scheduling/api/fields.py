@@ -40,7 +40,7 @@ LifeField = _one_of(*(state.value for state in TaskState))  # jobs and tasks hav
 JobHealthField = _one_of(*(health.value for health in JobHealth))
 NullableJobHealthField = _one_of(*(health.value for health in JobHealth), None)
 MachineStateField = _one_of(*(state.value for state in MachineStatus), REMOVED)
-UpdateStateField = _one_of(Update.OPEN, Update.DONE, Update.SUPERSEDED, Update.STOPPED)
+UpdateStateField = _one_of(Update.OPEN, Update.DONE, Update.SUPERSEDED, Update.STOPPED, Update.ROLLED_BACK)
 JobKindField = _one_of(*KINDS.values())
 
 

@@ -24,7 +24,7 @@ SETTLED_S = 60
 # A task that was moved because it crashed counts as crashing until it is up elsewhere, but at most for this time.
 MOVED_S = 900
 # Ends after which a task moves to another machine although the task did not fail.
-_BLAMELESS = [cause.value for cause in (EndCause.MACHINE_SHORT, EndCause.MACHINE_RESTARTED, EndCause.STOPPED)]
+BLAMELESS = [cause.value for cause in (EndCause.MACHINE_SHORT, EndCause.MACHINE_RESTARTED, EndCause.STOPPED)]
 _CRASHED = "SELECT max(at) FROM scheduling_crashedpair AS c WHERE c.task_id = t.id"
 # One row per task that is in trouble: the kind of trouble, and whether the task is up.
 _TROUBLES = f"""
@@ -143,7 +143,7 @@ def _figures(jobs: Sequence[Job]) -> dict[str, Any]:
         "live": [job.id for job in jobs],
         "backoff": Phase.BACKOFF.value,
         "unhealthy": TaskHealth.UNHEALTHY.value,
-        "blameless": _BLAMELESS,
+        "blameless": BLAMELESS,
         "moved": MOVED_S,
         "settled": SETTLED_S,
     }

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field, replace
 
 from django.conf import settings
 
+from quota.admission.admission import AdmissionRequest
+from quota.models import Tenant
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.jobs import submit_and_kill, updates
 from scheduling.jobs.fit_guidance import Guidance, guidance
+from scheduling.jobs.plan_quota import quota_sentences
 from scheduling.jobs.rollouts import restart_rule
 from scheduling.jobs.rollouts.restart_rule import SpecChange
 from scheduling.jobs.submission import revisions
@@ -36,7 +39,8 @@ class JobPlan:
 
     `tasks`: the tasks that would be added, removed, restarted, changed in place (`in_place`) or kept. `max_down`: the
     largest number of tasks that are down at once. `guidance`: how many tasks fit in the cell; empty if the caller did
-    not ask for it. `names`: sentences about what changes for clients that look up the job's DNS names.
+    not ask for it. `names`: sentences about what changes for clients that look up the job's DNS names. `quota`:
+    sentences about the quota before and after; empty like `guidance`.
     """
 
     action: str
@@ -47,6 +51,7 @@ class JobPlan:
     problem: Rejected | None = None
     guidance: tuple[Guidance, ...] = ()
     names: tuple[str, ...] = ()
+    quota: tuple[str, ...] = ()
     revision: str = revisions.NEW
 
     def sentence(self) -> str:
@@ -78,7 +83,20 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
     except Rejected as refusal:
         problem = refusal
     fits = tuple(guidance(cell, job_spec))
-    return replace(plan_between(submit_and_kill.live_job(cell, job_spec), job_spec), problem=problem, guidance=fits)
+    live = submit_and_kill.live_job(cell, job_spec)
+    quota = (
+        ()
+        if problem is not None and problem.code == "no-band"
+        else quota_sentences(cell.name, _quota_requests(live, job_spec))
+    )
+    return replace(plan_between(live, job_spec), problem=problem, guidance=fits, quota=quota)
+
+
+def _quota_requests(live: Job | None, job_spec: spec.JobSpecification) -> list[AdmissionRequest]:
+    if live is not None:
+        return updates.quota_requests(live, job_spec)
+    tenants = Tenant.objects.filter(name=job_spec.tenant)  # an SRE may name one that does not exist
+    return [AdmissionRequest(tenant.id, tenant.name, job_spec.priority, job_spec.charged()) for tenant in tenants]
 
 
 def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:

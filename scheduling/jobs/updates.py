@@ -27,19 +27,21 @@ from scheduling.access.tenant_permission import require_tenant
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import MAX_TASKS
-from scheduling.core.vocabulary.states import JobState
+from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.jobs import quota_rejections
 from scheduling.jobs.job_times import deadline_of, times_refusal
+from scheduling.jobs.rollouts.restart_rule import SpecChange, changes
 from scheduling.jobs.rollouts.rollout import advance
 from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.jobs.submission.revisions import check_revision
 from scheduling.journal import journal
 from scheduling.journal.row_events import seconds, update_started_event
-from scheduling.models import Job, JobSpec, Update
+from scheduling.models import Job, JobSpec, Task, Update
 from scheduling.packages import pinning
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 from scheduling.spec.privileges import privilege_refusal
+from scheduling.spec.schema import MANUAL, Rolling
 
 # Codes of rejections that are recorded in the journal.
 ADMISSION = ("quota-exceeded", "budget-exhausted")
@@ -70,6 +72,7 @@ def job_update(
     if_revision: str = "",
     check: Callable[[Job], None] | None = None,
     continues: bool = False,
+    rolled_back: str = "",
 ) -> JobChange:
     """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
@@ -80,7 +83,8 @@ def job_update(
     `check`: a function that is called with the job under the cell's lock, and raises `Rejected` if the job cannot
     change now. `continues`: the new update goes on with the open update of the job. It is paused if that update is
     paused. If that update is a restart, it restarts the tasks that are left and no other task changes. An undo of a
-    change of only the priority, such as a demotion, does the same.
+    change of only the priority, such as a demotion, does the same. `rolled_back`: the open update of the job ends as
+    rolled back, for this reason.
 
     Raises `Rejected` if the quota is too small, a field cannot change or the revision is different, and `Conflict` if
     the job has ended. Locks: the cell's row, then the tenant's use of quota. Each step of the update then locks the
@@ -99,6 +103,7 @@ def job_update(
             if_revision=if_revision,
             check=check,
             continues=continues,
+            rolled_back=rolled_back,
         )
     except _Rehearsal as rehearsal:
         return rehearsal.change
@@ -109,7 +114,7 @@ def job_update(
             with journal.write(job.cell_id, principal) as entry:
                 entry.append(rejected_event(job.tenant.name, job.name, problem))
         if problem.code == "quota-exceeded":
-            for_new_spec = _quota_requests(job, job_spec)[-1]
+            for_new_spec = quota_requests(job, job_spec)[-1]
             quota_rejections.explain(principal, job.cell, [(problem, for_new_spec)])
         raise
     if done.update is not None and not later:
@@ -173,19 +178,25 @@ def update_open(
     actor: str,
     undo: bool = False,
     restarts: Sequence[Sequence[int]] = (),
+    gated: bool = False,
+    rolled_back: str = "",
     continues: Update | None = None,
 ) -> Update:
     """Start an update of the tasks of `job` to its current version, or a restart of the incarnations `restarts` (as in
-    `Update`). If another update of the job is still open, it ends as superseded.
+    `Update`). If another update of the job is still open, it ends as superseded, or as rolled back for the reason
+    `rolled_back`.
 
-    `continues`: the open update that the new one goes on with. The new update has its `from_version`, `restarts`,
-    `disruptions` and `paused_at`.
+    `gated`: whether the settings for canary tasks, rollback and deadline apply. `continues`: the open update that the
+    new one goes on with. The new update has its `from_version`, `restarts`, `disruptions`, `paused_at` and gates.
     """
-    updates_close(entry, [job.id], "a newer update")
+    how, detail = (Update.ROLLED_BACK, rolled_back) if rolled_back else (Update.SUPERSEDED, "a newer update")
+    updates_close(entry, [job.id], detail, how=how)
     disruptions, paused_at = 0, None
+    gates = _gates(to_spec, entry.time) if gated else {}
     if continues is not None:
         from_version, restarts = continues.from_version, continues.restarts
         disruptions, paused_at = continues.disruptions, continues.paused_at
+        gates = {name: getattr(continues, name) for name in _GATES}
     update = Update.objects.create(
         job=job,
         from_version=from_version,
@@ -197,11 +208,28 @@ def update_open(
         restarts=[list(one) for one in restarts],
         paused_at=paused_at,
         actor=actor,
+        created_at=entry.time,
+        **gates,
     )
     entry.append(update_started_event(update))
     if paused_at is not None:
         entry.append(events.UpdatePaused(job_id=job.id, update_id=update.id, paused=True))
     return update
+
+
+_GATES = ("canary", "healthy_s", "by_hand", "rollback", "deadline_at")
+
+
+def _gates(to_spec: spec.JobSpecification, now: dt.datetime) -> dict[str, Any]:
+    """Return the columns of an update that decide when more tasks change, and whether it is rolled back."""
+    rules = to_spec.update
+    return {
+        "canary": min(rules.canary, to_spec.tasks),
+        "healthy_s": rules.healthy_s,
+        "by_hand": rules.promote == MANUAL,
+        "rollback": rules.rollback,
+        "deadline_at": None if rules.deadline_s is None else now + dt.timedelta(seconds=rules.deadline_s),
+    }
 
 
 def restart_max_down(job_spec: spec.JobSpecification) -> int:
@@ -243,6 +271,7 @@ def _change(
     if_revision: str,
     check: Callable[[Job], None] | None,
     continues: bool,
+    rolled_back: str,
 ) -> JobChange:
     """Store a new version of the spec, and open an update. `earlier`: the job had this spec before, so the time of its
     start may have passed. The other arguments: as in `job_update`.
@@ -270,7 +299,7 @@ def _change(
             job_spec, submitted_at=job.created_at, now=entry.time, before=before, started=started
         ):
             raise problem
-        for problem in admission.admit(cell=job.cell.name, asks=_quota_requests(job, job_spec)):
+        for problem in admission.admit(cell=job.cell.name, asks=quota_requests(job, job_spec)):
             if problem is not None:
                 raise problem
         change = JobChange(job, "updated", job.spec_version + 1)
@@ -302,10 +331,10 @@ def _change(
                 start_after=seconds(job.start_after),
                 max_run_s=job.max_run_s or 0.0,
                 published=job_spec.published(),
-                reason=reason,
+                reason=rolled_back or reason,
             )
         )
-        goes_on = continues or (undo and _changes_only_priority(job, current, job_spec))
+        goes_on = continues or (undo and not rolled_back and _changes_only_priority(job, current, job_spec))
         update = update_open(
             entry,
             job,
@@ -313,9 +342,29 @@ def _change(
             to_spec=job_spec,
             actor=principal.name,
             undo=undo,
+            gated=not rolled_back and (not undo or _was_rolled_back(job)) and _restarts_tasks(job, job_spec),
+            rolled_back=rolled_back,
             continues=Update.objects.filter(job=job, state=Update.OPEN).first() if goes_on else None,
         )
     return JobChange(job, "updated", job.spec_version, update)
+
+
+def _restarts_tasks(job: Job, job_spec: spec.JobSpecification) -> bool:
+    """Return whether the new spec restarts a task of any version that live tasks have. Without settings for such
+    updates, this is not computed, and the result is False.
+    """
+    if job_spec.update == Rolling(max_down=job_spec.update.max_down, max_disruptions=job_spec.update.max_disruptions):
+        return False
+    live = Task.objects.filter(job=job).exclude(state=TaskState.DEAD.value).order_by()
+    rows = JobSpec.objects.filter(job=job, version__in=live.values("spec_version").distinct())
+    extra = tuple(job.cell.extra_resources)
+    running = (parser.load(stored, extra=extra) for stored in rows.values_list("spec", flat=True))
+    return any(kind is SpecChange.RESTART for one in running for _, _, kind in changes(one, job_spec))
+
+
+def _was_rolled_back(job: Job) -> bool:
+    """Return whether the version before the current one was rolled back, so that an undo would bring it back."""
+    return Update.objects.filter(job=job, to_version=job.spec_version - 2, state=Update.ROLLED_BACK).exists()
 
 
 def _changes_only_priority(job: Job, current: JobSpec, job_spec: spec.JobSpecification) -> bool:
@@ -356,7 +405,7 @@ def _check_alloc_set(job: Job, job_spec: spec.JobSpecification) -> None:
         raise problem
 
 
-def _quota_requests(job: Job, job_spec: spec.JobSpecification) -> list[admission.AdmissionRequest]:
+def quota_requests(job: Job, job_spec: spec.JobSpecification) -> list[admission.AdmissionRequest]:
     """Return the requests to admission control that change how much quota the job uses. If the band of the job
     changes, the first request releases the quota in the old band.
     """
@@ -380,14 +429,17 @@ def _difference(new: Vector, old: Vector) -> Vector:
     return tuple(have - had for have, had in zip_longest(new, old, fillvalue=0))
 
 
-def updates_close(entry: journal.JournalEntry, job_ids: Collection[int], detail: str) -> None:
-    """End the open updates of jobs as superseded. A job without an open update is left out. `detail`: the reason."""
+def updates_close(
+    entry: journal.JournalEntry, job_ids: Collection[int], detail: str, *, how: str = Update.SUPERSEDED
+) -> None:
+    """End the open updates of jobs as superseded or rolled back (`how`). A job without an open update is left out.
+    `detail`: the reason.
+    """
     closed = list(Update.objects.filter(job_id__in=job_ids, state=Update.OPEN).order_by("id"))
     if not closed:
         return
     rows = Update.objects.filter(pk__in=[update.id for update in closed])
-    rows.update(state=Update.SUPERSEDED, detail=detail, ended_at=entry.time)
+    rows.update(state=how, detail=detail, ended_at=entry.time)
     entry.extend(
-        events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=Update.SUPERSEDED, detail=detail)
-        for update in closed
+        events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=how, detail=detail) for update in closed
     )

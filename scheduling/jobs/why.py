@@ -129,7 +129,11 @@ def _update_sentence(update: Update) -> str:
     if update.paused_at is not None:
         undoes = update.from_version > 0 and not update.restarts
         undo = ", and `borgctl undo` returns to the version before" if undoes else ""
+        if update.canary and update.by_hand:
+            return f"{what} waits for a person: `borgctl resume` promotes its canary tasks when they are up{undo}."
         return f"{what} is paused; `borgctl resume` continues it{undo}."
+    if update.canary:
+        return f"{what} is in progress. It tries the new version on {update.canary} canary tasks first."
     return f"{what} is in progress, with at most {update.max_down} tasks down."
 
 

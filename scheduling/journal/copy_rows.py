@@ -52,7 +52,7 @@ def lines(table: str, columns: str, many: Iterable[str]) -> None:
         copy.write("".join(many))
 
 
-def column(values: Iterable[int | None]) -> str:
+def column(values: Iterable[float | None]) -> str:
     """Return numbers as the text of a PostgreSQL array, for a parameter such as `%s::bigint[]`."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 

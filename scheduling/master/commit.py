@@ -224,5 +224,17 @@ def _apply(entry: journal.JournalEntry, assignments: Sequence[Assignment]) -> li
                 "id", "machine_id", "incarnation"
             )
         }
-        transitions.tasks_evict(entry, preemptions(claims, running))
+        transitions.tasks_evict(entry, preemptions(claims, running, _delays({a.job_id for a in claims.values()})))
     return transitions.tasks_place(entry, assignments)
+
+
+def _delays(job_ids: set[int]) -> dict[int, float]:
+    """Return the delay bound of those jobs that have one (§2.3), in seconds, by job id."""
+    return dict(
+        query(
+            "SELECT j.id, (s.spec->>'preemption_delay_s')::float8 FROM scheduling_job AS j JOIN scheduling_jobspec AS s"
+            " ON s.job_id = j.id AND s.version = j.spec_version"
+            " WHERE j.id = ANY(%s) AND s.spec->>'preemption_delay_s' IS NOT NULL",
+            [sorted(job_ids)],
+        )
+    )

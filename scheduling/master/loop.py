@@ -42,6 +42,7 @@ from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.warm import compile_kernels, release_compiler
 from scheduling.jobs import updates
 from scheduling.jobs.deadlines import jobs_end_overdue
+from scheduling.jobs.update_gates import update_gates_check
 from scheduling.journal import journal, wakeups
 from scheduling.machines import silence
 from scheduling.machines.evacuation import tasks_leave
@@ -316,6 +317,7 @@ class Master:
             # Another master has written to these rows and to Redis meanwhile.
             self._view, self._book = None, pending_verdicts.VerdictCache()
             self._placeable, self._fruitless = True, 0
+            self._updating = True  # the other master may have ended between two steps of an update
             standbys.forget(self.cell_id, scheduler=name, holder=holder)
             log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
         # PostgreSQL computed the end of the lease before it committed, and a commit may wait for a standby for long.
@@ -442,6 +444,7 @@ class Master:
         brakes.stops_settle(self.cell_id)
         release_late(self.cell_id)
         jobs_end_overdue(self.cell_id)
+        self._updating |= update_gates_check(self.cell_id)
 
     def _publish_view(self) -> None:
         self._view = self._view or ViewPublisher(self.cell_id)

@@ -8,6 +8,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from quota.models import Tenant
@@ -145,9 +146,13 @@ class Update(models.Model):
     the update may cause; 0: no limit. The update skips tasks that would exceed this limit. `restarts`: for a rolling
     restart, `[first, last, incarnation]` for ranges of task indexes: the incarnations that it replaces. A restart
     changes no spec. `paused_at`: while it is set, the update does not change further tasks.
+
+    `canary`: as long as it is not 0, only so many tasks with the lowest indexes change. They are promoted when all of
+    them have been up for `healthy_s` seconds, and if `by_hand`, a person resumes the update. `rollback`, `deadline_at`:
+    whether the job returns to its last good version if a task fails or the update is not done at that time.
     """
 
-    OPEN, DONE, SUPERSEDED, STOPPED = "open", "done", "superseded", "stopped"
+    OPEN, DONE, SUPERSEDED, STOPPED, ROLLED_BACK = "open", "done", "superseded", "stopped", "rolled-back"
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="updates")
     from_version = models.PositiveIntegerField()
@@ -158,12 +163,20 @@ class Update(models.Model):
     undo = models.BooleanField(default=False)
     restarts = models.JSONField(default=list, db_default=[], blank=True)
     paused_at = models.DateTimeField(_("paused"), null=True, blank=True)
+    canary = models.PositiveIntegerField(_("canary tasks"), default=0, db_default=0)
+    healthy_s = models.FloatField(_("seconds until promotion"), default=0.0, db_default=0.0)
+    by_hand = models.BooleanField(_("promoted by hand"), default=False, db_default=False)
+    rollback = models.BooleanField(_("rolls back"), default=False, db_default=False)
+    deadline_at = models.DateTimeField(_("deadline"), null=True, blank=True)
     state = models.CharField(
-        _("state"), max_length=16, default=OPEN, choices=[(s, s) for s in (OPEN, DONE, SUPERSEDED, STOPPED)]
+        _("state"),
+        max_length=16,
+        default=OPEN,
+        choices=[(s, s) for s in (OPEN, DONE, SUPERSEDED, STOPPED, ROLLED_BACK)],
     )
     detail = models.CharField(_("detail"), max_length=300, blank=True)
     actor = models.CharField(_("by"), max_length=200)
-    created_at = models.DateTimeField(_("started"), auto_now_add=True)
+    created_at = models.DateTimeField(_("started"), default=timezone.now)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
     class Meta:

@@ -108,7 +108,8 @@ class Departure(models.Model):
     have ended.
 
     `ports`: the ports that the incarnation still uses. `preemptor`: id of the task that starts when the incarnation
-    has ended. `notice_s`: always empty at present; the notice period in the job file applies.
+    has ended. `notice_s`: the delay bound of the preemptor, if it has one; empty: the notice period of the task's own
+    job file applies.
     """
 
     task = models.ForeignKey(Task, models.CASCADE, related_name="departures")

@@ -29,6 +29,26 @@ FIELD_TEXTS = {
     "update": "How a rolling update proceeds (§2.3).",
     "update.max_down": "Most tasks that an update may have down at once. 0: a tenth of the tasks, and at least one.",
     "update.max_disruptions": "An update stops before it disrupts more tasks than this. 0: no limit.",
+    "update.canary": (
+        "How many tasks, those with the lowest indexes, an update that restarts tasks changes first. The others follow "
+        "when these canary tasks are promoted. 0: no canary tasks. Overrides for higher indexes only are not tried."
+    ),
+    "update.promote": (
+        "What promotes the canary tasks: `healthy`, all of them have been up for `healthy_s`, or `manual`, a person "
+        "resumes the update."
+    ),
+    "update.healthy_s": (
+        "Seconds for which all canary tasks must be up before the other tasks change, 0 to 86400. With `rollback`, an "
+        "update is also done only when all tasks have been up for so long."
+    ),
+    "update.rollback": (
+        "Whether the job returns to its last good version by itself if a task of the new version crashes or fails its "
+        "health checks, or if the update exceeds its `deadline_s`."
+    ),
+    "update.deadline_s": (
+        "Seconds that an update which restarts tasks may take, 1 to 31622400. Then it is rolled back, or it stops if "
+        "`rollback` is false. Time in which it is paused does not count. By default, there is no limit."
+    ),
     "alloc_set": (
         "Alloc set of the same tenant and cell in whose allocs the tasks run. The job then needs no quota of its own."
     ),
@@ -40,6 +60,10 @@ FIELD_TEXTS = {
     "disruption_budget": (
         "Most tasks that preemption and drains may have down at once. 0: no limit for preemption, and "
         "`update.max_down` for drains."
+    ),
+    "preemption_delay_s": (
+        "Tasks that this job preempts must end within so many seconds, 0 to 3600, even if their own `notice_s` is "
+        "longer (the delay bound of §2.3). By default, they get the notice of their own job file."
     ),
     "saves_for_s": (
         "For a job in an alloc set. After an alloc has left a machine, the task runs there again with "

@@ -22,7 +22,7 @@ from quota.vocabulary.resources import CPU, Vector, add, scale
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.spec import package_names as names
-from scheduling.spec.schema import API_VERSION, JobFields, Names
+from scheduling.spec.schema import API_VERSION, JobFields, Names, Rolling
 from scheduling.spec.task_spec import TaskSpec, fields_set
 
 KINDS = {"Job": "job", "AllocSet": "alloc-set"}
@@ -56,11 +56,12 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     `saves_for_s`: after an alloc ends, the tasks that ran in it run again on the same machine for at most this many
     seconds, until they end with status 0 (§4). `gang`: either all pending tasks are placed together, or none is
     placed. `disruption_budget`: how many tasks may be down at once because of preemption and drains; 0: no limit.
-    `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST
-    API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many seconds after its submission the
-    job must have ended. `start_after`: no task starts before this time, in RFC 3339 with time zone UTC; None: at once.
-    `ttl_after_end_s`: for how many seconds after its end the job stays in PostgreSQL. `sizes`: the known sizes of
-    packages in bytes, by digest; the job file does not contain them.
+    `preemption_delay_s`: tasks that this job preempts end within so many seconds (its delay bound, §2.3); None:
+    they get their own notice. `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the
+    tasks may do with the REST API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many
+    seconds after its submission the job must have ended. `start_after`: no task starts before this time, in RFC
+    3339 with time zone UTC; None: at once. `ttl_after_end_s`: for how many seconds after its end the job stays in
+    PostgreSQL. `sizes`: the known sizes of packages in bytes, by digest; the job file does not contain them.
     """
 
     base: TaskSpec
@@ -204,7 +205,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
             "task": self.base.to_json(extra=self.extra),
             "overrides": {override.key: override.patch for override in self.overrides},
             "spread": msgspec.to_builtins(self.spread),
-            "update": msgspec.to_builtins(self.update),
+            "update": {"max_down": self.update.max_down, "max_disruptions": self.update.max_disruptions}
+            | fields_set(self.update, _LATER_OF_UPDATES),
             "alloc_set": self.alloc_set,
             "reclamation": self.reclamation,
         } | fields_set(self, _LATER)
@@ -254,9 +256,13 @@ def joined(ranges: Iterable[tuple[int, int, _Value]]) -> list[tuple[int, int, _V
 
 # Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
 # of stored specs do not change.
+_LATER_OF_UPDATES = {
+    name: getattr(Rolling(), name) for name in ("canary", "promote", "healthy_s", "rollback", "deadline_s")
+}
 _LATER: dict[str, object] = {
     "gang": False,
     "disruption_budget": 0,
+    "preemption_delay_s": None,
     "saves_for_s": 0.0,
     "api": "none",
     "names": Names(),

@@ -29,7 +29,7 @@ from scheduling.spec.job_spec import (
 )
 from scheduling.spec.merge_patch import merged, patch_to
 from scheduling.spec.nesting import TOO_DEEP, too_deep
-from scheduling.spec.schema import API_VERSION, SERVICE_LABEL, JobFields, JobFile, Names
+from scheduling.spec.schema import API_VERSION, HEALTHY, MANUAL, SERVICE_LABEL, JobFields, JobFile, Names, Rolling
 from scheduling.spec.task_spec import TaskRole, TaskSpec, read_task
 
 MAX_BYTES = 4 * 2**20
@@ -37,6 +37,8 @@ MAX_LABELS = 64
 MAX_GANG = 2_500  # because one transaction writes all placements of a gang
 MAX_SAVING_S = 14 * 86400
 MAX_TTL_S = 86_400
+MAX_HEALTHY_S = 86_400
+MAX_DELAY_S = 3_600
 LEAST_TTL_S = 2 * 86_400  # after the end of a job, until its usage and its costs are written
 MAX_TOTAL = 2**60  # of one resource for all tasks, so that sums over a tenant fit into 64 bits
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
@@ -127,9 +129,10 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         problems.add("tasks", f"{file.tasks} tasks are not possible; give 1 to {limits.max_tasks}")
     for name, value in msgspec.structs.asdict(file.spread).items():
         problems.number(f"spread.{name}", value, 0, MAX_TASKS)
-    for name, value in msgspec.structs.asdict(file.update).items():
-        problems.number(f"update.{name}", value, 0, MAX_TASKS)
+    _check_update(file.update, problems)
     problems.number("disruption_budget", file.disruption_budget, 0, MAX_TASKS)
+    if file.preemption_delay_s is not None:
+        problems.number("preemption_delay_s", file.preemption_delay_s, 0, MAX_DELAY_S)
     if file.gang and file.tasks > MAX_GANG:
         problems.add("gang", f"{file.tasks} tasks are too many for a gang; split it into jobs of at most {MAX_GANG}")
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
@@ -160,6 +163,17 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     if not problems.found and max(spec.total) > MAX_TOTAL:
         problems.add("task.limit", f"all {spec.tasks} tasks together ask for more than is possible; ask for less")
     return spec
+
+
+def _check_update(update: Rolling, problems: Problems) -> None:
+    for name in ("max_down", "max_disruptions", "canary"):
+        problems.number(f"update.{name}", getattr(update, name), 0, MAX_TASKS)
+    problems.choice("update.promote", update.promote, (HEALTHY, MANUAL))
+    problems.number("update.healthy_s", update.healthy_s, 0, MAX_HEALTHY_S)
+    if update.promote == MANUAL and not update.canary:
+        problems.add("update.promote", "there are no canary tasks to promote; set update.canary, or remove this field")
+    if update.deadline_s is not None:
+        problems.duration("update.deadline_s", update.deadline_s, "for updates without a deadline")
 
 
 def _read_times(file: JobFile, problems: Problems) -> str | None:

@@ -64,6 +64,10 @@ class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     flags: dict[str, Any] = {}
 
 
+# What promotes the canary tasks.
+HEALTHY, MANUAL = "healthy", "manual"
+
+
 class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The largest number of tasks of the job on one machine, in one rack and in one power domain; 0: no limit."""
 
@@ -75,10 +79,20 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of updates (§2.3). `max_down`: how many tasks may be down at once; 0: a tenth of the tasks, but at
     least one. `max_disruptions`: how many restarts and moves an update may cause; 0: no limit.
+
+    These apply to updates that restart tasks. `canary`: how many tasks, those with the lowest indexes, change first; 0:
+    none. `promote`: what lets the other tasks change: `healthy`, all canary tasks have been up for `healthy_s` seconds,
+    or `manual`, a person resumes the update. `rollback`: whether the job returns to its last good version if a task of
+    the new version fails, or if the update is late. `deadline_s`: how many seconds an update may take; None: no limit.
     """
 
     max_down: int = 0
     max_disruptions: int = 0
+    canary: int = 0
+    promote: str = HEALTHY
+    healthy_s: float = 60.0
+    rollback: bool = False
+    deadline_s: float | None = None
 
 
 class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,6 +123,7 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     reclamation: bool = True
     gang: bool = False
     disruption_budget: int = 0
+    preemption_delay_s: float | None = None
     saves_for_s: float = 0.0
     deadline_s: float | None = None
     start_after: Moment | None = None

@@ -16,26 +16,27 @@ from scheduling.tasks.change_sql import TaskBefore, as_json
 from scheduling.tasks.counters import notices_given
 
 
-def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, int | None]]) -> None:
+def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, int | None, float | None]]) -> None:
     """Store that incarnations have to stop on their machines. `left`: for each (task, cause, id of the task that
-    preempted it or None).
+    preempted it or None, longest time until SIGKILL in seconds or None for the notice period of the job file).
     """
     if not left:
         return
     execute(
         "INSERT INTO scheduling_departure"
-        " (task_id, incarnation, machine_id, cause, ports, preemptor, since)"
-        " SELECT d.id, d.incarnation, d.machine_id, d.cause, d.ports::integer[], d.preemptor, %s"
-        " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::text[], string_to_array(%s, ';'), %s::bigint[])"
-        " AS d(id, incarnation, machine_id, cause, ports, preemptor)",
+        " (task_id, incarnation, machine_id, cause, ports, preemptor, notice_s, since)"
+        " SELECT d.id, d.incarnation, d.machine_id, d.cause, d.ports::integer[], d.preemptor, d.notice_s, %s"
+        " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::text[], string_to_array(%s, ';'), %s::bigint[],"
+        " %s::float8[]) AS d(id, incarnation, machine_id, cause, ports, preemptor, notice_s)",
         [
             entry.time,
             column([was.task_id for was, *_ in left]),
             column([was.incarnation for was, *_ in left]),
             column([was.machine_id for was, *_ in left]),
-            [cause for _, cause, _ in left],
+            [cause for _, cause, *_ in left],
             ";".join([column(was.ports) for was, *_ in left]),
-            column([preemptor for *_, preemptor in left]),
+            column([preemptor for *_, preemptor, _ in left]),
+            column([notice_s for *_, notice_s in left]),
         ],
     )
 

@@ -115,7 +115,7 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
             caused_by=eviction.caused_by,
         )
         counts.move(was.job_id, RUNNING, PENDING, was_up=was.up)
-    depart(entry, [(was, e.cause, e.preemptor) for was in evicted if not (e := by_id[was.task_id]).gone])
+    depart(entry, [(was, e.cause, e.preemptor, e.notice_s) for was in evicted if not (e := by_id[was.task_id]).gone])
     _avoid(entry, [was for was in evicted if by_id[was.task_id].avoid])
     counts.store(entry)
     return evicted
@@ -152,7 +152,7 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
         )
         counts.move(was.job_id, was.state, DEAD, was_up=was.up)
     on_machines = [was for was in ended if was.machine_id is not None and not by_id[was.task_id].gone]
-    depart(entry, [(was, by_id[was.task_id].cause, None) for was in on_machines])
+    depart(entry, [(was, by_id[was.task_id].cause, None, None) for was in on_machines])
     counts.store(entry)
     return ended
 
@@ -186,7 +186,9 @@ def tasks_follow(entry: JournalEntry, changes: Sequence[tuple[int, int, Requirem
         # A limit is shorter if it is older than a resource of the cell. Missing elements are zero.
         " reservation = CASE WHEN t.limit = (c.vector::bigint[])[:cardinality(t.limit)]"
         " AND 0 = ALL((c.vector::bigint[])[cardinality(t.limit) + 1:]) THEN t.reservation"
-        " ELSE c.vector::bigint[] END"
+        " ELSE c.vector::bigint[] END,"
+        # The end of a process of the old version says nothing about the new one.
+        " exit = CASE WHEN t.state = 'pending' AND t.spec_version <> c.version THEN NULL ELSE t.exit END"
         " FROM unnest(%s::bigint[], %s::integer[], string_to_array(%s, ';')) AS c(id, version, vector)"
         " WHERE t.id = c.id RETURNING t.id",
         [

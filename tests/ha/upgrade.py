@@ -72,7 +72,7 @@ def upgrade(old: Path, *, machines: int) -> Iterator[dict[str, Any]]:
                 request.detail for request in one.history.requests if request.outcome is not Outcome.ACKNOWLEDGED
             ],
             "untouched": len(before),
-            "restarted": [name for name, *rest in before if (name, *rest) not in after],
+            "restarted": [one[0] for one in before if one[:3] not in {found[:3] for found in after}],
             "violations": [str(violation) for violation in one.violations()],
         }
 
@@ -131,7 +131,7 @@ def main() -> int:
     except TimeoutError as error:
         print(f"upgrade: {error}", file=sys.stderr)
         return 1
-    except (PermissionError, RuntimeError) as error:
+    except (PermissionError, RuntimeError, ValueError, subprocess.CalledProcessError) as error:
         print(f"upgrade: {error}", file=sys.stderr)
         return 2
     return 1 if last["failed"] or last["restarted"] or last["violations"] else 0

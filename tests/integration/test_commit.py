@@ -15,7 +15,7 @@ from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.master.commit import commit
-from scheduling.models import Brake, Departure, Event, Job, Task
+from scheduling.models import Brake, Departure, Event, Job, JobSpec, Task
 from scheduling.policy import brake_rules
 from scheduling.tasks import transitions
 from tests.integration import rows
@@ -121,6 +121,18 @@ def test_where_too_much_would_be_stopped_preemptors_are_handed_back_and_others_p
     assert commit(cell.id, plan(cell, *preempting(3, 4)), principal=rows.ME).applied == []
     brake_release(principal=rows.ME, cell=cell, kind="stops", reason="it is meant so")
     assert len(commit(cell.id, plan(cell, *preempting(3, 7)), principal=rows.ME).applied) == 4
+
+
+@pytest.mark.parametrize(("bound", "notice_s"), [({}, None), ({"preemption_delay_s": 1.5}, 1.5)])
+def test_victims_get_at_most_the_delay_bound_of_their_preemptor(cell, machines, bound, notice_s) -> None:
+    low = rows.a_job(cell, rows.a_tenant(), "low", priority=100)
+    commit(cell.id, plan(cell, put(low, 0, machines[0])), principal=rows.ME)
+    high = rows.a_job(cell, rows.a_tenant(), "high")
+    row = JobSpec.objects.get(job=high)
+    row.spec |= bound
+    row.save()
+    commit(cell.id, plan(cell, put(high, 0, machines[0], victims=((low.id, 0),))), principal=rows.ME)
+    assert Departure.objects.get(task__job=low).notice_s == notice_s
 
 
 def test_the_outcome_holds_what_the_journal_says(cell, machines, job) -> None:

@@ -125,6 +125,22 @@ def test_limits_that_do_not_fit_where_the_task_is_move_it(cell, ann, tenant) -> 
     assert done.update.disruptions == 1
 
 
+def test_a_plan_shows_quota_before_and_after(cell, ann, job) -> None:
+    def quota(file) -> tuple[str, ...]:
+        return plans.job_plan(principal=ann, cell=cell, job_spec=world.read(cell, file)).quota
+
+    (line,) = quota(world.a_file(tasks=5))
+    assert line.startswith("Quota of band production: cpu: 0.3 cores used now, 0.5 cores afterwards, of ")
+    assert "ram: 192 MiB used now, 320 MiB afterwards, of " in line
+    (new,) = quota(world.a_file("other"))
+    assert "cpu: 0.3 cores used now, 0.6 cores afterwards" in new
+    assert quota(world.a_file(labels={"a": "b"})) == ()
+    assert quota(world.a_file("free", priority=0)) == ()
+    old, lower = quota(world.a_file(priority="batch"))
+    assert "cpu: 0.3 cores used now, 0 cores afterwards" in old
+    assert lower.startswith("Quota of band batch: cpu: 0 cores used now, 0.3 cores afterwards")
+
+
 def test_pending_tasks_follow_at_once(cell, ann, tenant) -> None:
     job = world.submit(ann, cell, world.a_file())
     done = update(ann, job, world.with_task(command=["other"], limit={"ram": "1Gi"}))

@@ -78,6 +78,9 @@ def pause(request: HttpRequest, principal: Principal, cell: str, tenant: str, na
 @require_POST
 def resume(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
     row = job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
-    update_resume(principal=principal, job=row)
-    messages.success(request, _("Resumed. The remaining tasks change a few at a time."))
+    update = update_resume(principal=principal, job=row)
+    if update.canary and update.by_hand:
+        messages.warning(request, _("Resumed. The canary tasks are not up yet, so resume again when they are."))
+    else:
+        messages.success(request, _("Resumed. The remaining tasks change a few at a time."))
     return back_to(row)

@@ -195,6 +195,7 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
     "update.paused": (
         _by("paused", {True: gettext_lazy("the update was paused")}, gettext_lazy("the update was resumed")),
     ),
+    "update.promoted": (gettext_lazy("the canary tasks were promoted, and the other tasks change now"),),
     "update.ended": (gettext_lazy("the update ended: %(how)s"), "detail"),
     "shell.opened": (gettext_lazy("a shell was opened in %(task)s on %(machine)s"), "peer", "command"),
     "shell.closed": (_shell_closed,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from django.db.models import F, Model, Q, QuerySet
+from django.utils import timezone
 
 from quota.model_rows import read_models
 from quota.models import Tenant
@@ -24,18 +26,20 @@ from scheduling.models import ArchivedJob, Cell, Job, Task, Update
 
 # The most jobs whose health one page computes. Only jobs with a task that is not up are counted.
 MOST_LOOKED_AT = 1000
+ROLLBACK_SHOWN = dt.timedelta(days=3)
 M = TypeVar("M", bound=Model)
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateProgress:
     """The progress of an update of a job. `followed`: the number of live tasks that have the new version of the spec.
-    `total`: the number of all live tasks.
+    `total`: the number of all live tasks. `failed`: the update that this one rolls back; None if there is none.
     """
 
     update: Update
     followed: int
     total: int
+    failed: Update | None = None
 
     @property
     def percent(self) -> int:
@@ -167,17 +171,24 @@ def tasks_by_id(ids: Sequence[int]) -> list[Task]:
 
 
 def update_progress(job: Job) -> UpdateProgress | None:
-    """Return the progress of the newest update of a job, or None if the job had no update. Makes two queries."""
+    """Return the progress of the newest update of a job, or None if the job had no update. Makes at most three
+    queries.
+    """
     update = job_update_shown(job)
     if update is None:
         return None
+    lately = timezone.now() - ROLLBACK_SHOWN
+    before = Update.objects.filter(
+        job=job, to_version=update.from_version, state=Update.ROLLED_BACK, ended_at__gte=lately
+    )
+    failed = before.order_by("-id").first() if update.undo else None
     if update.state != Update.OPEN:
-        return UpdateProgress(update, 0, 0)
+        return UpdateProgress(update, 0, 0, failed)
     if update.restarts:
         return UpdateProgress(update, update_followers(update), update.tasks_to_replace)
     alive = Task.objects.filter(job=job).exclude(state="dead")
     total = job.tasks_total - job.tasks_dead
-    return UpdateProgress(update, alive.filter(spec_version=update.to_version).count(), total)
+    return UpdateProgress(update, alive.filter(spec_version=update.to_version).count(), total, failed)
 
 
 def namesakes(job: Job) -> list[Job]:

@@ -19,6 +19,7 @@ _CHANGES_NO_PLACEMENT = (
     events.JobRejected,
     events.UpdateStarted,
     events.UpdatePaused,
+    events.UpdatePromoted,
     events.UpdateEnded,
     events.ShellOpened,
     events.ShellClosed,

@@ -352,16 +352,25 @@ class UpdateStarted(_Event, frozen=True, tag="update.started"):
 
 
 class UpdatePaused(_Event, frozen=True, tag="update.paused"):
-    """A user paused an update, which then changes no further tasks, or resumed it (`paused` is false)."""
+    """An update was paused and then changes no further tasks, or was resumed (`paused` is false). An update whose
+    canary tasks are promoted by hand is also paused by itself when they are up.
+    """
 
     job_id: int
     update_id: int
     paused: bool
 
 
+class UpdatePromoted(_Event, frozen=True, tag="update.promoted"):
+    """The canary tasks of an update were up long enough, and its other tasks change now."""
+
+    job_id: int
+    update_id: int
+
+
 class UpdateEnded(_Event, frozen=True, tag="update.ended"):
-    """An update of a job ended. `how`: done, superseded (by a newer update or by the end of the job) or stopped.
-    `detail`: the reason.
+    """An update of a job ended. `how`: done, superseded (by a newer update or by the end of the job), stopped, or
+    rolled-back (a newer update returns the job to its last good version). `detail`: the reason.
     """
 
     job_id: int
@@ -424,6 +433,7 @@ Event = (
     | ReservationsSet
     | UpdateStarted
     | UpdatePaused
+    | UpdatePromoted
     | UpdateEnded
     | ShellOpened
     | ShellClosed

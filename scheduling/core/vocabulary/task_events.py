@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -28,7 +29,8 @@ class Eviction:
     """An eviction: a running task becomes pending again. `cause`: a value of `EvictionCause`.
 
     `gone`: the task's processes have already ended. `avoid`: for some time, do not place the task on the same machine
-    again. `preemptor`: id of the task that preempts this task.
+    again. `preemptor`: id of the task that preempts this task. `notice_s`: the longest time until SIGKILL, in seconds;
+    None: the notice period of the job file.
     """
 
     task_id: int
@@ -38,6 +40,7 @@ class Eviction:
     gone: bool = False
     avoid: bool = False
     preemptor: int | None = None
+    notice_s: float | None = None
     exit: dict[str, Any] | None = None
     caused_by: Cause | None = None
 
@@ -124,12 +127,17 @@ def victims_of(assignments: Iterable[Assignment]) -> dict[int, Assignment]:
     return {task_id(*victim): assignment for assignment in assignments for victim in assignment.victims}
 
 
-def preemptions(claims: Mapping[int, Assignment], running: Mapping[int, tuple[int | None, int]]) -> list[Eviction]:
+def preemptions(
+    claims: Mapping[int, Assignment],
+    running: Mapping[int, tuple[int | None, int]],
+    delays: Mapping[int, float] = MappingProxyType({}),
+) -> list[Eviction]:
     """Return the evictions of the victims that still run on the machine of their preemptor. Victims that have already
     left the machine need no eviction.
 
     `claims`: the assignment that preempts each victim, by task id of the victim. `running`: (machine id, incarnation)
-    of each victim that still runs, by task id.
+    of each victim that still runs, by task id. `delays`: the delay bound of preemptors that have one, in seconds, by
+    job id.
     """
     return [
         Eviction(
@@ -138,6 +146,7 @@ def preemptions(claims: Mapping[int, Assignment], running: Mapping[int, tuple[in
             cause=EvictionCause.PREEMPTION.value,
             detail="preempted by a more urgent task",  # `why` names it to callers that may see it
             preemptor=task_id(assignment.job_id, assignment.index),
+            notice_s=delays.get(assignment.job_id),
         )
         for victim, assignment in claims.items()
         if victim in running and running[victim][0] == assignment.machine_id
@@ -163,6 +172,7 @@ def evictions_inside(inside: Sequence[InnerTask], why: Mapping[int, Eviction | E
                 detail=f"its alloc {inner.alloc} was stopped: {alloc.detail or alloc.cause}",
                 gone=alloc.gone,
                 preemptor=alloc.preemptor if isinstance(alloc, Eviction) else None,
+                notice_s=alloc.notice_s if isinstance(alloc, Eviction) else None,
                 caused_by=alloc.caused_by,
             )
         )

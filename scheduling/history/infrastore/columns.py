@@ -348,6 +348,7 @@ DERIVED: dict[str, tuple[str, ...]] = {
         "job.ended",
         "update.started",
         "update.paused",
+        "update.promoted",
         "update.ended",
     ),
     "instance_events": (

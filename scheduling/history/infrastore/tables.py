@@ -203,6 +203,10 @@ def _update_paused(to: Conversion, head: _Head, event: ev.UpdatePaused) -> None:
     to.collection(head, "update_pause" if event.paused else "update_resume", event.job_id)
 
 
+def _update_promoted(to: Conversion, head: _Head, event: ev.UpdatePromoted) -> None:
+    to.collection(head, "update_promote", event.job_id)
+
+
 def _update_ended(to: Conversion, head: _Head, event: ev.UpdateEnded) -> None:
     detail = f"{event.how}: {event.detail}" if event.detail else event.how
     to.collection(head, "update_end", event.job_id, detail=detail)
@@ -320,6 +324,7 @@ _HANDLERS: dict[str, _Handler] = {
         (ev.JobEnded, _job_ended),
         (ev.UpdateStarted, _update_started),
         (ev.UpdatePaused, _update_paused),
+        (ev.UpdatePromoted, _update_promoted),
         (ev.UpdateEnded, _update_ended),
         (ev.TasksAdded, _tasks_added),
         (ev.TaskRevived, _task_revived),

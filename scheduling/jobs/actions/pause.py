@@ -4,11 +4,14 @@ it too.
 
 from __future__ import annotations
 
+import datetime as dt
+
 from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.core.vocabulary import events
 from scheduling.jobs import updates
+from scheduling.jobs.rollouts.rollout import unready_canaries
 from scheduling.journal import journal
 from scheduling.models import Job, Update
 
@@ -22,8 +25,9 @@ def update_pause(*, principal: Principal, job: Job, dry_run: bool = False) -> Up
 
 
 def update_resume(*, principal: Principal, job: Job, dry_run: bool = False) -> Update:
-    """Continue the paused update of a job. Return the update. Nothing happens if it is not paused. Raises `Conflict` if
-    the job is not being updated. Takes the same locks as a step of an update.
+    """Continue the paused update of a job. Return the update. Nothing happens if it is not paused. If the update waits
+    for the promotion of its canary tasks, the other tasks change now. Raises `Conflict` if the job is not being
+    updated. Takes the same locks as a step of an update.
     """
     update = _set(principal, job, paused=False, dry_run=dry_run)
     if not dry_run:
@@ -47,7 +51,19 @@ def _set(principal: Principal, job: Job, *, paused: bool, dry_run: bool) -> Upda
             )
             raise Conflict("creation-open", detail)
         if (update.paused_at is not None) != paused and not dry_run:
+            if update.paused_at is not None:
+                _continue(update, pause=entry.time - update.paused_at)
             update.paused_at = entry.time if paused else None
-            update.save(update_fields=["paused_at"])
+            update.save(update_fields=["paused_at", "canary", "deadline_at"])
             entry.append(events.UpdatePaused(job_id=job.id, update_id=update.id, paused=paused))
     return update
+
+
+def _continue(update: Update, *, pause: dt.timedelta) -> None:
+    """Promote the canary tasks if a person has to do that, and all of them have the new version and are up. The time of
+    the pause does not count for the deadline.
+    """
+    if update.deadline_at is not None:
+        update.deadline_at += pause
+    if update.canary and update.by_hand and not unready_canaries(update):
+        update.canary = 0

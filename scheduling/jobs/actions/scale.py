@@ -40,8 +40,16 @@ def job_scale(
 
 
 def _check_open_update(job: Job) -> None:
-    """Raise `Conflict` if the update of the job is paused, or if tasks of the job are being restarted."""
+    """Raise `Conflict` if the update of the job is paused or tries canary tasks, or if tasks of the job are being
+    restarted.
+    """
     update = Update.objects.filter(job=job, state=Update.OPEN).first()
+    if update is not None and update.canary and update.paused_at is None:
+        detail = (
+            f"cannot scale job {job.name}, because its update tries canary tasks, and scaling would end the trial; wait"
+            " until they are promoted, or undo the update first"
+        )
+        raise Conflict("update-open", detail)
     if update is None or (update.paused_at is None and not update.restarts):
         return
     if update.restarts:

@@ -17,6 +17,7 @@ from scheduling.jobs.rollouts import restart_rule
 from scheduling.jobs.rollouts.in_place_capacity import InPlaceCapacity
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
+from scheduling.journal.sql import query
 from scheduling.models import CrashedPair, Event, JobSpec, Task, Update
 from scheduling.spec import job_spec, parser
 from scheduling.tasks import counters, new_tasks, transitions
@@ -26,6 +27,14 @@ from scheduling.tasks.new_tasks import NewTasks
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
 # A task of the new version that was restarted this often and is not up counts as hopeless, which may stop the update.
 HOPELESS_RESTARTS = 3
+_MOST_DETAIL = 300
+# A task that has not been up for `healthy_s` with the new version. Finished and killed tasks do not count.
+UNSETTLED = """
+SELECT 1 FROM scheduling_task AS t
+WHERE t.job_id = u.job_id AND (t.state <> 'dead' OR t.outcome = 'failed')
+  AND NOT (t.up AND t.spec_version = u.to_version AND t.since <= clock_timestamp() - make_interval(secs => u.healthy_s))
+"""
+UNREADY = f"{UNSETTLED} AND t.index < u.canary"
 _COLUMNS = "id", "index", "state", "machine_id", "incarnation", "spec_version", "alloc_id", "limit", "outcome", "detail"
 
 
@@ -107,7 +116,8 @@ def _advance_once(entry: JournalEntry, job_id: int, most: int) -> bool:
     if update is None or update.paused_at is not None:
         return False
     target = _load(update, [update.to_version])[update.to_version]
-    if _add_missing(entry, update, target, most) or _end_surplus(entry, update, target):
+    # Until the canary tasks are promoted, the job gets no further tasks.
+    if (not update.canary and _add_missing(entry, update, target, most)) or _end_surplus(entry, update, target):
         return True
     step = _choose_restarts(update, target) if update.restarts else _choose(update, target)
     if not step:
@@ -174,7 +184,7 @@ def _choose(update: Update, target: job_spec.JobSpecification) -> _Step:
     """Return the next step of an update. The step changes all tasks that are not up, and all tasks that can change in
     place. Of the other tasks, it restarts only as many as may be down at the same time.
     """
-    older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(spec_version=update.to_version)
+    older = _changing(update, target).exclude(spec_version=update.to_version)
     idle = _rows(older.filter(up=False))
     serving = _rows(older.filter(up=True)) if len(idle) < journal.CHUNK else []
     if not idle and not serving:
@@ -226,29 +236,51 @@ def _rows(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
     return list(tasks.order_by("id").values(*_COLUMNS)[: journal.CHUNK])
 
 
+def _changing(update: Update, target: job_spec.JobSpecification) -> QuerySet[Task]:
+    """Return the tasks that may change now: until their promotion, only the canary tasks."""
+    return Task.objects.filter(job_id=update.job_id, index__lt=min(update.canary or target.tasks, target.tasks))
+
+
 def _down(update: Update, target: job_spec.JobSpecification) -> int:
-    return Task.objects.filter(job_id=update.job_id, index__lt=target.tasks, up=False).exclude(state=DEAD).count()
+    return _changing(update, target).filter(up=False).exclude(state=DEAD).count()
+
+
+def unready_canaries(update: Update) -> bool:
+    """Return whether a canary task of the update has not been up long enough with the new version."""
+    return _exists(update, UNREADY)
+
+
+def _is_settled(update: Update) -> bool:
+    """Return whether all tasks of the job have been up long enough with the new version, or have finished."""
+    return not _exists(update, UNSETTLED)
+
+
+def _exists(update: Update, tasks: str) -> bool:
+    return bool(query(f"SELECT 1 FROM scheduling_update AS u WHERE u.id = %s AND EXISTS ({tasks})", [update.id]))
 
 
 def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecification, left: int) -> None:
     down = _down(update, target)
-    if left == 0 and (update.disruptions == 0 or down == 0):
-        _end(entry, update, Update.DONE, "")
+    unchanged = left > 0 or update.canary > 0
+    if not unchanged and (_is_settled(update) if update.rollback else update.disruptions == 0 or down == 0):
+        update_end(entry, update, Update.DONE, "")
         return
-    hopeless = _hopeless(update) if update.disruptions else 0
+    # `scheduling.jobs.update_gates` rolls an update back before it has to stop.
+    hopeless = _hopeless(update) if update.disruptions and not update.rollback else 0
     if hopeless and (hopeless >= update.max_down or (left == 0 and hopeless >= down)):
         if update.restarts:
             detail = f"{hopeless} tasks crash again and again; look at their logs, then update or restart the job"
         else:
             detail = f"{hopeless} tasks of version {update.to_version} crash again and again"
             detail += "; undo the update, or update again"
-        _end(entry, update, Update.STOPPED, detail)
+        update_end(entry, update, Update.STOPPED, detail)
     elif left and update.max_disruptions and update.disruptions >= update.max_disruptions and down == 0:
+        older = Task.objects.filter(job_id=update.job_id).exclude(spec_version=update.to_version).exclude(state=DEAD)
         detail = (
-            f"{left} tasks keep their old version, because the update may cause at most {update.max_disruptions}"
-            " disruptions"
+            f"{older.count()} tasks keep their old version, because the update may cause at most"
+            f" {update.max_disruptions} disruptions"
         )
-        _end(entry, update, Update.STOPPED, detail)
+        update_end(entry, update, Update.STOPPED, detail)
 
 
 def _hopeless(update: Update) -> int:
@@ -264,7 +296,9 @@ def _hopeless(update: Update) -> int:
     ).count()
 
 
-def _end(entry: JournalEntry, update: Update, how: str, detail: str) -> None:
+def update_end(entry: JournalEntry, update: Update, how: str, detail: str) -> None:
+    """End an open update. `how`: its state afterwards. `detail`: the reason."""
+    detail = detail[:_MOST_DETAIL]
     update.state, update.detail, update.ended_at = how, detail, entry.time
     update.save(update_fields=["state", "detail", "ended_at"])
     entry.append(events.UpdateEnded(job_id=update.job_id, update_id=update.id, how=how, detail=detail))

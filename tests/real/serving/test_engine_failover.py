@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import redis
 from kombu import Connection
+from redis.sentinel import MasterNotFoundError
 
 from portal.up import engines
 from serving import redis_clients, redis_url
@@ -194,6 +196,43 @@ def test_clients_of_redis_follow_sentinel_to_the_new_master(watched: Watched) ->
         message = queue.get(timeout=WITHIN_S)
         assert message.payload == "a task"
         message.ack()
+
+
+def test_a_silent_sentinel_delays_only_the_first_attempt(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
+        silent.settimeout(0.1)
+        first = f"127.0.0.1:{silent.getsockname()[1]}"
+        url = watched.url.replace("redis+sentinel://", f"redis+sentinel://{first},")
+
+        def asked() -> bool:
+            """Return whether a client has connected to the silent sentinel since the last call."""
+            try:
+                silent.accept()[0].close()
+            except TimeoutError:
+                return False
+            return True
+
+        other = f"{url}-that-no-sentinel-watches"
+        client = redis_clients.client(other, socket_timeout=0.3, retry=None)
+        for expected in (True, False, False):
+            with pytest.raises(MasterNotFoundError):
+                client.get("n")
+            assert asked() is expected
+
+        async def again() -> None:
+            client = redis_clients.async_client(other, socket_timeout=0.3, retry=None)
+            for expected in (True, False, False):
+                with pytest.raises(MasterNotFoundError):
+                    await client.get("n")
+                assert asked() is expected
+            await client.aclose()
+
+        asyncio.run(again())
+        monkeypatch.setattr(redis_clients, "SILENT_S", 0.0)
+        with pytest.raises(MasterNotFoundError):
+            client.get("n")
+        assert asked(), "it may be healthy again"
+        assert redis_clients.client(url, socket_timeout=0.3, retry=None).set("n", 1)
 
 
 def test_a_url_with_sentinels_is_read() -> None:

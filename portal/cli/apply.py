@@ -1,0 +1,236 @@
+"""`borgctl apply FOLDER`: bring the jobs in a folder to the state that their files describe, as from a Git repository.
+
+    files ─► plan of each job ─► what changes, with all problems ─► confirmation ─► alloc sets, jobs, then kills
+
+Each job gets the label `applied-by`, by which `--prune` finds jobs whose file is gone. A change is made only if the job
+still has the revision of its plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import jobfile, output
+from portal.cli.context import Commands, Context, DryRun, JobReference, Yes, label
+from portal.cli.failure import BAD_USAGE, CommandFailed, bad_usage
+from portal.cli.jobs import body_of, target_of
+
+app = Commands()
+LABEL = "applied-by"
+SUFFIXES = (".jsonnet", ".yaml", ".yml", ".json")
+MOST_FILES = 10_000
+_ALLOC_SET = "AllocSet"
+# Codes of errors that no change of a file mends.
+_NOT_OF_THE_FILE = ("not-authenticated", "authentication-failed", "unreachable", "bad-token")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A job file. `plan`: the API's answer about what would change."""
+
+    file: Path
+    job: JobReference
+    body: dict[str, Any]
+    plan: dict[str, Any]
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.plan["outcome"] != "unchanged")
+
+    @property
+    def is_alloc_set(self) -> bool:
+        return self.body.get("kind") == _ALLOC_SET
+
+
+@app.command()
+def apply(
+    session: Context,
+    folder: Annotated[Path, typer.Argument(help="Folder with job files, also in folders below it.")],
+    owner: Annotated[
+        str, typer.Option(help="Value of the label `applied-by` of these jobs. Default: the name of the folder.")
+    ] = "",
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Also kill live jobs with this label that have no file any more.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Submit and update all jobs whose files are in FOLDER. Shows what would change, and asks before anything changes.
+
+    If a file is wrong or its job would be rejected by itself, nothing changes.
+    """
+    if prune and not owner:
+        raise bad_usage("--prune kills jobs with the label of an owner; give --owner NAME", owner="is missing")
+    if session.json and not (yes or dry_run):
+        raise bad_usage("--json prints no question; give --yes or --dry-run", yes="is missing")
+    owner = label(owner or folder.resolve().name, "owner")
+    wanted = _planned(session, folder, owner)
+    spare = _spare(session, owner, wanted)
+    rows = [*map(_row, wanted), *({"job": str(job), "change": "kill", "file": ""} for job in spare if prune)]
+    if not dry_run and any(row["change"] != "unchanged" for row in rows):
+        if not session.json:
+            _show(rows)
+        if not yes:
+            output.sure("Make these changes?")
+        _change(session, wanted, spare if prune else [])
+        if not session.json:
+            output.say(f"Done: {output.number(sum(row['change'] != 'unchanged' for row in rows), 'job')} changed.")
+    elif not session.json:
+        _show(rows)
+    if spare and not prune:
+        names = ", ".join(map(str, spare[:10])) + (", …" if len(spare) > 10 else "")
+        output.remark(f"without a file, and left alone: {names}; --prune kills them")
+    if session.json:
+        output.as_json({"owner": owner, "dry_run": dry_run, "jobs": rows})
+
+
+def _planned(session: Context, folder: Path, owner: str) -> list[Wanted]:
+    """Return all job files with their plans, alloc sets first. Raises `CommandFailed` with all problems if a file is
+    wrong or the portal would reject its job.
+    """
+    found: dict[JobReference, tuple[Path, dict[str, Any]]] = {}
+    problems: dict[str, str] = {}
+    for file in _files(folder):
+        try:
+            job, body = _read(session, file, owner)
+        except CommandFailed as failed:
+            problems[str(file)] = failed.detail
+            continue
+        if job in found:
+            problems[str(file)] = f"{job} is also in {found[job][0]}; keep one of them"
+        found[job] = (file, body)
+    wanted: list[Wanted] = []
+    for job, (file, body) in sorted(found.items(), key=lambda item: item[1][1].get("kind") != _ALLOC_SET):
+        try:
+            plan = _plan(session, job, body, wanted)
+        except CommandFailed as failed:
+            if failed.passing or failed.code in _NOT_OF_THE_FILE:
+                raise
+            problems[str(file)] = f"{job}: {failed.detail}"
+            continue
+        if problem := plan["problem"]:
+            problems[str(file)] = f"{job}: {problem['detail']}"
+        wanted.append(Wanted(file, job, body, plan))
+    if problems:
+        detail = f"nothing is changed, because {output.number(len(problems), 'file')} would be rejected"
+        raise CommandFailed("rejected", detail, fields=problems)
+    return wanted
+
+
+def _read(session: Context, file: Path, owner: str) -> tuple[JobReference, dict[str, Any]]:
+    """Return the job of a file, and the job file with the label of the owner."""
+    spec = jobfile.read(str(file))
+    job = target_of(session, spec)
+    labels = spec.get("labels") or {}
+    marked = {**labels, LABEL: owner} if isinstance(labels, dict) else labels  # the portal rejects anything else
+    return job, body_of({**spec, "labels": marked}, job)
+
+
+def _plan(session: Context, job: JobReference, body: dict[str, Any], wanted: Sequence[Wanted]) -> dict[str, Any]:
+    plan: dict[str, Any] = session.client.post(f"{job.path}plan/", body)
+    if plan["problem"] and _is_for_new_alloc_set(plan["problem"], job, body, wanted):
+        plan |= {"problem": None, "outcome": "submitted", "tasks": {"added": body.get("tasks", 1)}}
+    return plan
+
+
+def _is_for_new_alloc_set(
+    problem: dict[str, Any], job: JobReference, body: dict[str, Any], wanted: Sequence[Wanted]
+) -> bool:
+    """Return whether a job is rejected only because its alloc set is still missing, which an earlier file submits."""
+    new = {one.job for one in wanted if one.is_alloc_set and one.plan["outcome"] == "submitted"}
+    inside = JobReference(job.cell, job.tenant, str(body.get("alloc_set")))
+    return inside in new and bool(problem["code"] == "no-such-alloc-set")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        detail = f"{folder} is not a folder; give a folder with job files"
+        raise CommandFailed("no-folder", detail, fields={"FOLDER": detail}, status=BAD_USAGE)
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix in SUFFIXES
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
+    if not 0 < len(files) <= MOST_FILES:
+        detail = f"{folder} has {len(files)} job files ({', '.join(SUFFIXES)}); give a folder with 1 to {MOST_FILES}"
+        raise CommandFailed("no-files", detail, fields={"FOLDER": detail}, status=BAD_USAGE)
+    yield from files
+
+
+def _spare(session: Context, owner: str, wanted: Sequence[Wanted]) -> list[JobReference]:
+    """Return the live jobs with the label of the owner that have no file, jobs before alloc sets. Only the tenants of
+    the files and of the profile are searched.
+    """
+    kept = {one.job for one in wanted}
+    tenants = sorted({job.tenant for job in kept} | ({session.profile.tenant} if session.profile.tenant else set()))
+    rows = [
+        row
+        for cell in session.client.pages("/api/v1/cells/")
+        if not cell.get("study_of")
+        for tenant in tenants
+        for row in session.client.pages(
+            f"/api/v1/cells/{cell['name']}/jobs/", tenant=tenant, state="live", selector=f"{LABEL}={owner}"
+        )
+    ]
+    rows.sort(key=lambda row: row["kind"] == "alloc-set")
+    found = [JobReference(row["cell"], row["tenant"], row["name"]) for row in rows]
+    return [job for job in found if job not in kept]
+
+
+def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobReference]) -> None:
+    """Make all changes. If one is rejected, the others are still tried, but no job is killed. Raises `CommandFailed`
+    that names all rejected jobs.
+    """
+    problems = {}
+    for one in (one for one in wanted if one.changes):
+        try:
+            session.client.put(one.job.path, one.body, if_revision=one.plan.get("job_revision") or None)
+        except CommandFailed as failed:
+            # The client repeats a request whose answer was lost. Then the job may already have this spec.
+            if failed.code == "revision-changed":
+                now = _plan(session, one.job, one.body, wanted)
+                if now["outcome"] == "unchanged":
+                    continue
+            problems[str(one.file)] = f"{one.job}: {failed.detail}"
+    for job in spare if not problems else ():
+        try:
+            session.client.post(
+                f"{job.path}kill/", {"reason": "its file is gone (borgctl apply --prune)", "confirm": None}
+            )
+        except CommandFailed as failed:
+            large = failed.code == "confirm"
+            problems[str(job)] = f"{failed.detail}; use `borgctl kill {job} --confirm N`" if large else failed.detail
+    if problems:
+        detail = f"{output.number(len(problems), 'change')} failed; run the command again to make them"
+        raise CommandFailed("not-all-applied", detail, fields=problems)
+
+
+def _row(one: Wanted) -> dict[str, Any]:
+    change = {"submitted": "submit", "updated": "update"}.get(one.plan["outcome"], one.plan["outcome"])
+    return {"job": str(one.job), "change": change, "tasks": one.plan["tasks"], "file": str(one.file)}
+
+
+def _show(rows: Sequence[dict[str, Any]]) -> None:
+    words = {"added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place"}
+    output.table(
+        ["JOB", "CHANGE", "TASKS", "FILE"],
+        [
+            (
+                row["job"],
+                row["change"],
+                ", ".join(
+                    f"{row['tasks'][key]} {word}" for key, word in words.items() if row.get("tasks", {}).get(key)
+                ),
+                row["file"],
+            )
+            for row in rows
+        ],
+        empty="No jobs.",
+    )

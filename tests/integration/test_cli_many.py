@@ -1,0 +1,88 @@
+"""Tests of commands for several jobs against a real web process: `borgctl apply`, and verbs with `--selector`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduling.models import Job
+from tests.integration import cli_world, rows, world
+from tests.integration.cli_world import Cli
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ann(tmp_path, shared_portal) -> Cli:
+    cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
+    rows.grant(tenant, cell, "production")
+    return cli_world.of(tmp_path, shared_portal, "ann", tenant=tenant)
+
+
+def test_apply_brings_a_folder_of_jobs_to_its_state(ann) -> None:
+    folder = ann.folder / "shop"
+    (folder / "inner").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "ignored.json").write_text("{")
+    (folder / "web.json").write_text(json.dumps(world.a_file()))
+    (folder / "inner" / "pad.json").write_text(
+        json.dumps({"kind": "AllocSet", "name": "pad", "tasks": 1, "task": {"limit": {"cpu": "1"}}})
+    )
+    helper = {"name": "helper", "alloc_set": "pad", "task": {"command": ["x"], "limit": {"cpu": "100m"}}}
+    (folder / "helper.json").write_text(json.dumps(helper))
+
+    planned = ann.json("apply", "shop", "--dry-run")
+    assert [(row["job"], row["change"]) for row in planned["jobs"]] == [
+        ("cc/ubar/pad", "submit"),
+        ("cc/ubar/helper", "submit"),
+        ("cc/ubar/web", "submit"),
+    ]
+    assert not Job.objects.exists()
+    assert "Make these changes?" in ann.run("apply", "shop").stderr
+    assert not Job.objects.exists()
+    assert ann.out("apply", "shop", "--yes").endswith("Done: 3 jobs changed.\n")
+    assert set(Job.objects.values_list("labels__applied-by", flat=True)) == {"shop"}
+    assert "unchanged" in ann.out("apply", "shop")
+
+    (folder / "web.json").write_text(json.dumps(world.a_file(tasks=4)))
+    (folder / "helper.json").unlink()
+    done = ann.run("apply", "shop", "--yes")
+    assert "without a file, and left alone: cc/ubar/helper; --prune kills them" in done.stderr
+    assert Job.objects.get(name="web").tasks_total == 4
+    assert "give --owner" in ann.failing("apply", "shop", "--yes", "--prune", status=2)[0]
+    ann.out("apply", "shop", "--yes", "--prune", "--owner", "shop")
+    assert Job.objects.get(name="helper").state == "dead"
+
+    (folder / "web.json").write_text(json.dumps(world.a_file(tasks=5)))
+    (folder / "bad.json").write_text(json.dumps({"name": "bad", "task": {}}))
+    message, document = ann.failing("apply", "shop", "--yes")
+    assert "nothing is changed" in message
+    assert list(document["fields"]) == ["shop/bad.json"]
+    assert Job.objects.get(name="web").tasks_total == 4
+    (folder / "bad.json").write_text(json.dumps(world.a_file()))
+    (folder / "worse.json").write_text("{")
+    fields = ann.failing("apply", "shop", "--yes")[1]["fields"]
+    assert "is also in" in fields["shop/web.json"]
+    assert "not valid JSON" in fields["shop/worse.json"]
+    assert "is not a folder" in ann.failing("apply", "shop/web.json", "--owner", "x", "--dry-run", status=2)[0]
+
+
+def test_verbs_with_a_selector_act_on_all_matching_jobs(ann) -> None:
+    for name, app in (("web", "shop"), ("pay", "shop"), ("log", "other")):
+        ann.out("submit", ann.file(world.a_file(name, labels={"app": app})))
+    assert "Kill 2 jobs (web, pay)?" in ann.run("kill", "-l", "app=shop").stderr
+    assert Job.objects.filter(state="dead").count() == 0
+    answer = ann.json("kill", "-l", "app=shop", "--yes")
+    assert [one["killed"] for one in answer] == [3, 3]
+    assert list(Job.objects.exclude(state="dead").values_list("name", flat=True)) == ["log"]
+    assert ann.json("pause", "-l", "app=other", "--yes") == [], "it is not being updated"
+    message, document = ann.failing("restart", "-l", "app=other", "--yes")
+    assert "1 job of 1 could not be changed" in message
+    assert list(document["fields"]) == ["cc/ubar/log"]
+    assert document["changed"] == []
+    assert "the selector is empty" in ann.failing("kill", "-l", " ", "--yes", status=2)[0]
+    assert ann.failing("restart", "-l", "app=none", "--yes")[1]["code"] == "no-match"
+    assert "either a JOB or --selector" in ann.failing("kill", status=2)[0]
+    assert "either a JOB or --selector" in ann.failing("kill", "log", "-l", "app=other", status=2)[0]
+    assert "--task belongs to one job" in ann.failing("kill", "-t", "1", "-l", "app=other", status=2)[0]
