@@ -40,7 +40,7 @@ def job(cell, ann, machine) -> Job:
 
 def submitted(cell: Cell, ann, number: int, **changes) -> list[Job]:
     """Submit jobs of one task without ports, whose names begin with their priority."""
-    prefix = changes.get("priority", "production")
+    prefix = f"p{changes.get('priority', '')}"
     file = world.a_file(tasks=1, **changes)
     file["task"] = {**file["task"], "ports": []}
     return [world.submit(ann, cell, file | {"name": f"{prefix}-{n}"}) for n in range(number)]
