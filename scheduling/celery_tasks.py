@@ -106,9 +106,15 @@ def lapses_run() -> None:
 @shared_task(name="scheduling.job_notices", ignore_result=True)
 def job_notices() -> None:
     """Notify tenants of jobs that have failed, and of updates that have stopped. Also notify them of jobs that are
-    failing, crash-looping, pending for too long or near their deadline, and of their recovery.
+    failing, crash-looping, pending for too long or near their deadline, and of their recovery. An error in the events
+    of one cell does not affect the others.
     """
-    named = sum(events_notify(cell) for cell in Cell.operated.order_by("id")) + conditions_notify(now=timezone.now())
+    named = conditions_notify(now=timezone.now())
+    for cell in Cell.operated.order_by("id"):
+        try:
+            named += events_notify(cell)
+        except Exception:
+            log.exception("tenants not notified of failed jobs; the next run tries again", cell=cell.name)
     if named:
         log.info("tenants notified of jobs", jobs=named)
 

@@ -168,7 +168,7 @@ def test_how_long_tasks_may_be_pending_depends_on_the_band(cell, ann) -> None:
     pending_for(batch, minutes=61)
     assert watch(0) == [1]
     assert newest().data["jobs"] == [batch.name]
-    assert "1 tasks wait for the next pass" not in newest().text
+    assert "1 task waits for a pass of the scheduler." in newest().text
 
 
 def test_a_deadline_is_at_risk_in_its_last_tenth_or_its_last_ten_minutes(job) -> None:
@@ -179,7 +179,7 @@ def test_a_deadline_is_at_risk_in_its_last_tenth_or_its_last_ten_minutes(job) ->
     due_in(job, hour / 7, hour)
     assert watch(0, 30) == [1, 0]
     assert notices() == [("job.deadline-at-risk", "The deadline of job web in cell cc is near")]
-    assert "in about 9 min. 3 of 3 tasks have not ended, and 3 of these are pending." in newest().text
+    assert "in about 9 min. 3 of 3 tasks have not ended (pending: 3)." in newest().text
     due_in(job, day, 2 * day)  # an update has moved the deadline
     assert watch(0) == [0]
     due_in(job, day / 11, day)

@@ -54,7 +54,8 @@ def pending_reasons(jobs: Sequence[Job], since: Mapping[int, dt.datetime]) -> di
             text = format_why(why, job_id=job.id, extra=tuple(job.cell.extra_resources))
             sentences += [text.head, format_expected_start(why)]
         if len(sentences) == 1:
-            sentences.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
+            number = job.tasks_pending
+            sentences.append(f"{number} {'task waits' if number == 1 else 'tasks wait'} for a pass of the scheduler.")
         found[job.id] = " ".join(sentence for sentence in sentences if sentence)
     return found
 
@@ -66,10 +67,10 @@ def deadline_reasons(jobs: Sequence[Job], now: dt.datetime) -> dict[int, str]:
         assert job.deadline_at is not None
         minutes = max(1, round((job.deadline_at - now).total_seconds() / 60))
         living = job.tasks_total - job.tasks_dead
-        waiting = f", and {job.tasks_pending} of these are pending" if job.tasks_pending else ""
+        waiting = f" (pending: {job.tasks_pending})" if job.tasks_pending else ""
         found[job.id] = (
             f"The deadline is {_moment(job.deadline_at)}, in about {minutes} min."
-            f" {living} of {job.tasks_total} tasks have not ended{waiting}."
+            f" {living} of {job.tasks_total} tasks {'has' if living == 1 else 'have'} not ended{waiting}."
         )
     return found
 
@@ -82,9 +83,8 @@ def failed_reasons(jobs: Sequence[Job]) -> dict[int, str]:
         if job.id not in first:  # the rows of the job's tasks are archived
             continue
         index, detail, exit_, failed = first[job.id]
-        why = detail or exit_words(exit_) or "no reason is recorded"
-        verb = "task" if failed == 1 else "tasks"
-        reasons[job.id] = f"{failed} of {job.tasks_total} {verb} failed. The first was task {index}: {why}."
+        why = detail.rstrip(".") or exit_words(exit_) or "no reason is recorded"
+        reasons[job.id] = f"{failed} of {job.tasks_total} tasks failed. The first was task {index}: {why}."
     return reasons
 
 
