@@ -34,6 +34,12 @@ EXIT = {"cause": "exited", "status": 1, "signal": None, "at": 1.0, "detail": ""}
 
 
 @pytest.fixture
+def cell(db) -> Cell:
+    """Return a new cell. It is not validated afterwards, because tasks and jobs get times that no event has."""
+    return rows.a_cell()
+
+
+@pytest.fixture
 def job(cell, ann, machine) -> Job:
     return world.submit(ann, cell, world.a_file())
 

@@ -7,22 +7,33 @@ processes run at once. Times would not do: an event is committed after its time.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from django.db import transaction
-from django.db.models import Q
 
 from quota import records
 from quota.vocabulary.permissions import system
 from scheduling.jobs.notices.reasons import failed_reasons
 from scheduling.jobs.notices.sending import notices_write
 from scheduling.journal import journal
-from scheduling.models import Cell, Event, Job, JobNoticeReader, Update
+from scheduling.journal.sql import query
+from scheduling.models import Cell, Job, JobNoticeReader, Update
 
 # Revisions of one transaction at most.
 _AT_ONCE = 20_000
-_FAILED = Q(kind="job.ended", data__how="failed")
-_STOPPED = Q(kind="update.ended", data__how=Update.STOPPED)
+_EVENTS = """
+SELECT kind, job_id, (data->>'update_id')::bigint, data->>'detail' FROM scheduling_event
+WHERE cell_id = %s AND revision > %s AND revision <= %s
+  AND (kind = 'job.ended' AND data->>'how' = 'failed' OR kind = 'update.ended' AND data->>'how' = 'stopped')
+ORDER BY revision, seq"""
+
+
+class _Stop(NamedTuple):
+    """The event that an update has stopped. `detail`: the reason."""
+
+    update_id: int
+    detail: str
 
 
 def events_notify(cell: Cell, *, at_once: int = _AT_ONCE) -> int:
@@ -48,37 +59,37 @@ def _notify_part(cell: Cell, at_once: int) -> tuple[int, bool]:
         if own is None or own.revision == newest:
             return 0, False
         until = min(newest, own.revision + at_once)
-        found = Event.objects.filter(_FAILED | _STOPPED, cell_id=cell.id, revision__gt=own.revision)
-        rows = list(found.filter(revision__lte=until).order_by("revision", "seq").values_list("kind", "job_id", "data"))
+        rows = query(_EVENTS, [cell.id, own.revision, until])
         own.revision = until  # after a restore of the database, this may be a lower one
         own.save(update_fields=["revision"])
         return _write(rows), until < newest
 
 
-def _write(rows: list[tuple[str, int, dict[str, Any]]]) -> int:
-    """Write the notices about these events of a cell: (kind, job id, data). Return the number of jobs in them.
+def _write(rows: Sequence[tuple[Any, ...]]) -> int:
+    """Write the notices about events of a cell, the rows of `_EVENTS`. Return the number of jobs in the notices.
 
     Jobs whose rows are already in the archive are left out.
     """
-    jobs = Job.objects.select_related("cell", "tenant").in_bulk([job_id for _, job_id, _ in rows]) if rows else {}
-    failed = [jobs[job_id] for kind, job_id, _ in rows if kind == "job.ended" and job_id in jobs]
+    ended = [job_id for kind, job_id, *_ in rows if kind == "job.ended"]
     # Of several updates of a job, the newest one.
-    stopped = {job_id: data for kind, job_id, data in rows if kind == "update.ended" and job_id in jobs}
-    if not failed and not stopped:
+    stops = {job_id: _Stop(*stop) for kind, job_id, *stop in rows if kind == "update.ended"}
+    if not ended and not stops:
         return 0
-    updates = Update.objects.in_bulk([data["update_id"] for data in stopped.values()])
-    why = {job_id: _stop_reason(jobs[job_id], updates.get(data["update_id"]), data) for job_id, data in stopped.items()}
+    jobs = Job.objects.select_related("cell", "tenant").in_bulk([*ended, *stops])
+    failed, stopped = ([jobs[job_id] for job_id in ids if job_id in jobs] for ids in (ended, stops))
+    updates = Update.objects.in_bulk([stop.update_id for stop in stops.values()])
+    why = {job.id: _stop_reason(job, updates.get(stops[job.id].update_id), stops[job.id]) for job in stopped}
     with records.write(system("job-notices")) as entry:
         notices_write(entry, "job.failed", failed, failed_reasons)
-        notices_write(entry, "job.update-stopped", [jobs[job_id] for job_id in stopped], lambda named: why)
+        notices_write(entry, "job.update-stopped", stopped, lambda named: why)
     return len(failed) + len(stopped)
 
 
-def _stop_reason(job: Job, update: Update | None, data: dict[str, Any]) -> str:
+def _stop_reason(job: Job, update: Update | None, stop: _Stop) -> str:
     if update is None:  # its row is already in the archive
-        return f"The update stopped: {data['detail']}."
+        return f"The update stopped: {stop.detail}."
     if update.restarts:
-        return f"The restart stopped: {data['detail']}."
-    sentence = f"The update to version {update.to_version} stopped: {data['detail']}."
+        return f"The restart stopped: {stop.detail}."
+    sentence = f"The update to version {update.to_version} stopped: {stop.detail}."
     undoes = update.from_version > 0  # otherwise it created the tasks of a new job
     return f"{sentence} `borgctl undo {job.name}` returns to the version before." if undoes else sentence
