@@ -106,15 +106,21 @@ def lapses_run() -> None:
 @shared_task(name="scheduling.job_notices", ignore_result=True)
 def job_notices() -> None:
     """Notify tenants of jobs that have failed, and of updates that have stopped. Also notify them of jobs that are
-    failing, crash-looping, pending for too long or near their deadline, and of their recovery. An error in the events
-    of one cell does not affect the others.
+    failing, crash-looping, pending for too long or near their deadline, and of their recovery. An error in the
+    conditions of jobs, or in the events of one cell, does not affect the rest.
     """
-    named = conditions_notify(now=timezone.now())
+    named = 0
+    try:
+        named += conditions_notify(now=timezone.now())
+    except Exception:
+        log.exception("tenants not notified of the conditions of jobs; the next run tries again")
     for cell in Cell.operated.order_by("id"):
         try:
             named += events_notify(cell)
         except Exception:
-            log.exception("tenants not notified of failed jobs; the next run tries again", cell=cell.name)
+            log.exception(
+                "tenants not notified of failed jobs and stopped updates; the next run tries again", cell=cell.name
+            )
     if named:
         log.info("tenants notified of jobs", jobs=named)
 

@@ -65,13 +65,13 @@ def crash(*jobs: Job, index: int = 0) -> None:
         )
 
 
-def end(how: str, *jobs: Job) -> None:
+def end(how: str, *jobs: Job, detail: str = "exited with status 1") -> None:
     """End all tasks of the jobs, the first one before the others."""
     for first in (True, False):
         with journal.write(jobs[0].cell_id, rows.ME) as entry:
             tasks = Task.objects.filter(job__in=jobs).exclude(state="dead").order_by("id")
             chosen = tasks.filter(index=0) if first else tasks
-            endings = [Ending(task.id, how, detail="exited with status 1") for task in chosen]
+            endings = [Ending(task.id, how, detail=detail, exit=EXIT) for task in chosen]
             transitions.tasks_end(entry, endings)
 
 
@@ -273,6 +273,21 @@ def fail_when_notices_are_written(monkeypatch) -> None:
         raise RuntimeError("killed")
 
     monkeypatch.setattr(RecordEntry, "_flush", fails)
+
+
+def test_a_failed_task_without_a_detail_does_not_stop_the_notices(job, cell) -> None:
+    end("failed", job, detail="")
+    assert events_notify(cell) == 1
+    assert "The first was task 0: no reason is recorded." in newest().text
+
+
+def test_an_error_in_the_conditions_does_not_stop_the_events(job, cell, ann) -> None:
+    (failed,) = submitted(cell, ann, 1)
+    end("failed", failed)
+    PendingVerdict.objects.create(job=job, revision=1, at=timezone.now(), whys=[{"of": "another release"}])
+    pending_for(job, minutes=16)
+    job_notices()
+    assert [kind for kind, _ in notices()] == ["job.failed"]
 
 
 # --- cells

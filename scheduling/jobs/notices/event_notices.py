@@ -86,10 +86,11 @@ def _write(rows: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _stop_reason(job: Job, update: Update | None, stop: _Stop) -> str:
+    detail = stop.detail.rstrip(".")
     if update is None:  # its row is already in the archive
-        return f"The update stopped: {stop.detail}."
+        return f"The update stopped: {detail}."
     if update.restarts:
-        return f"The restart stopped: {stop.detail}."
-    sentence = f"The update to version {update.to_version} stopped: {stop.detail}."
+        return f"The restart stopped: {detail}."
+    sentence = f"The update to version {update.to_version} stopped: {detail}."
     undoes = update.from_version > 0  # otherwise it created the tasks of a new job
     return f"{sentence} `borgctl undo {job.name}` returns to the version before." if undoes else sentence

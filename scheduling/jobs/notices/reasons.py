@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from django.utils import timezone
 
-from scheduling.core.explaining.health_wording import exit_words, format_troubles
+from scheduling.core.explaining.health_wording import format_troubles
 from scheduling.core.explaining.wording import format_expected_start, format_why
 from scheduling.jobs.health import HealthOfJob, first_crashing_tasks
 from scheduling.jobs.why import crash_sentences
@@ -21,7 +21,7 @@ from scheduling.tasks import pending_verdicts
 # Most classes of pending tasks of one job that are explained.
 _MOST_CLASSES = 2
 _FIRST_FAILED = """
-SELECT DISTINCT ON (job_id) job_id, "index", detail, exit, count(*) OVER (PARTITION BY job_id)
+SELECT DISTINCT ON (job_id) job_id, "index", detail, count(*) OVER (PARTITION BY job_id)
 FROM scheduling_task WHERE job_id = ANY(%s) AND state = 'dead' AND outcome = 'failed'
 ORDER BY job_id, since, "index" """
 
@@ -64,7 +64,8 @@ def deadline_reasons(jobs: Sequence[Job], now: dt.datetime) -> dict[int, str]:
     """Return the deadline of each job, and how many of its tasks have not ended. Makes no query."""
     found = {}
     for job in jobs:
-        assert job.deadline_at is not None
+        if job.deadline_at is None:  # an update has just removed it
+            continue
         minutes = max(1, round((job.deadline_at - now).total_seconds() / 60))
         living = job.tasks_total - job.tasks_dead
         waiting = f" (pending: {job.tasks_pending})" if job.tasks_pending else ""
@@ -82,8 +83,8 @@ def failed_reasons(jobs: Sequence[Job]) -> dict[int, str]:
     for job in jobs:
         if job.id not in first:  # the rows of the job's tasks are archived
             continue
-        index, detail, exit_, failed = first[job.id]
-        why = detail.rstrip(".") or exit_words(exit_) or "no reason is recorded"
+        index, detail, failed = first[job.id]
+        why = detail.rstrip(".") or "no reason is recorded"
         reasons[job.id] = f"{failed} of {job.tasks_total} tasks failed. The first was task {index}: {why}."
     return reasons
 
