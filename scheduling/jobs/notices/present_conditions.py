@@ -26,7 +26,7 @@ _LIVE = "j.state <> 'dead' AND c.study_of IS NULL"
 _PENDING = f"""
 SELECT t.job_id, j.priority, min(greatest(t.since, j.start_after)) AS since
 FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id JOIN scheduling_cell AS c ON c.id = j.cell_id
-WHERE {_LIVE} AND t.state = 'pending' AND (j.start_after IS NULL OR j.start_after <= %(now)s)
+WHERE {_LIVE} AND t.state = 'pending'
 GROUP BY t.job_id, j.priority
 HAVING min(greatest(t.since, j.start_after)) <= %(before)s"""
 # A deadline is near in the last tenth of its time and in the last ten minutes, but never in the first half.
@@ -93,7 +93,7 @@ def _pending_too_long(now: dt.datetime) -> Iterable[tuple[int, dt.datetime]]:
     """Yield (job id, since when) for jobs with a task that has been pending for longer than its priority allows."""
     bands = admission.bands()
     before = now - dt.timedelta(seconds=PENDING_PROD_S)
-    for job_id, priority, since in query(_PENDING, {"now": now, "before": before}):
+    for job_id, priority, since in query(_PENDING, {"before": before}):
         longest_s = longest_pending_s(priority, bands)
         if longest_s is not None and (now - since).total_seconds() >= longest_s:
             yield job_id, since
