@@ -23,7 +23,8 @@ from scheduling.history.archive import child, ended, metered, old_specs, retenti
 from scheduling.history.checkpoints import saving
 from scheduling.history.statistics import reader
 from scheduling.history.statistics.retention import statistics_drop_old, statistics_fold_old
-from scheduling.jobs.failing_job_notices import failing_jobs_watch
+from scheduling.jobs.notices.condition_notices import conditions_notify
+from scheduling.jobs.notices.event_notices import events_notify
 from scheduling.journal import journal, partitions
 from scheduling.models import Cell
 from scheduling.packages import sweep
@@ -102,11 +103,26 @@ def lapses_run() -> None:
             log.info("jobs demoted to the free priority", cell=cell.name, jobs=[job.name for job in dropped])
 
 
-@shared_task(name="scheduling.failing_jobs", ignore_result=True)
-def failing_jobs() -> None:
-    """Notify tenants of jobs that are failing, and of their recovery."""
-    if named := failing_jobs_watch(now=timezone.now()):
-        log.info("tenants notified of failing jobs", jobs=named)
+@shared_task(name="scheduling.job_notices", ignore_result=True)
+def job_notices() -> None:
+    """Notify tenants of jobs that have failed, and of updates that have stopped. Also notify them of jobs that are
+    failing, crash-looping, pending for too long or near their deadline, and of their recovery. An error in the
+    conditions of jobs, or in the events of one cell, does not affect the rest.
+    """
+    named = 0
+    try:
+        named += conditions_notify(now=timezone.now())
+    except Exception:
+        log.exception("tenants not notified of the conditions of jobs; the next run tries again")
+    for cell in Cell.operated.order_by("id"):
+        try:
+            named += events_notify(cell)
+        except Exception:
+            log.exception(
+                "tenants not notified of failed jobs and stopped updates; the next run tries again", cell=cell.name
+            )
+    if named:
+        log.info("tenants notified of jobs", jobs=named)
 
 
 @shared_task(name="scheduling.statistics", ignore_result=True)

@@ -295,7 +295,7 @@ CELERY_BEAT_SCHEDULE = {
     "lapses": {"task": "scheduling.lapses", "schedule": 60.0, "options": {"expires": 60.0}},
     "metering": {"task": "scheduling.metering", "schedule": 300.0, "options": {"expires": 300.0}},
     "archive": {"task": "scheduling.archive", "schedule": 900.0, "options": {"expires": 900.0}},
-    "failing-jobs": {"task": "scheduling.failing_jobs", "schedule": 30.0, "options": {"expires": 30.0}},
+    "job-notices": {"task": "scheduling.job_notices", "schedule": 30.0, "options": {"expires": 30.0}},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 300.0},
     "checkpoints": {"task": "scheduling.checkpoints", "schedule": 300.0, "options": {"expires": 300.0}},
     "statistics": {"task": "scheduling.statistics", "schedule": 30.0, "options": {"expires": 30.0}},

@@ -58,7 +58,12 @@ KINDS: tuple[NoticeKind, ...] = (
     NoticeKind("service-account.changed", "A service account was created, changed or deleted."),
     NoticeKind("capability.changed", "A capability was requested, granted, rejected or revoked.", sre=True),
     NoticeKind("job.failing", "No task of a job has been up for two minutes, and its tasks crash or are unhealthy."),
-    NoticeKind("job.recovered", "All tasks of a job that was failing are up again."),
+    NoticeKind("job.crash-looping", "Tasks of a job have been crashing for ten minutes, while others are up."),
+    NoticeKind("job.recovered", "All tasks of a job that was failing or crash-looping are up again."),
+    NoticeKind("job.pending", "A task of a job has been pending for too long: 15 minutes for prod jobs, else an hour."),
+    NoticeKind("job.deadline-at-risk", "The deadline of a job is near, and some of its tasks have not ended."),
+    NoticeKind("job.failed", "A job has ended, and some of its tasks failed."),
+    NoticeKind("job.update-stopped", "The update or restart of a job has stopped by itself."),
     NoticeKind("notices.paused", "A channel has failed for a day and was paused.", sre=True),
     NoticeKind("notices.test", "A user tests a channel.", sre=True),
 )

@@ -137,6 +137,17 @@ def crashing_tasks(job: Job, *, index: int | None = None, most: int = 20) -> lis
     return list(Task.objects.filter(id__in=ids).select_related("machine").order_by("id")) if ids else []
 
 
+def first_crashing_tasks(jobs: Sequence[Job]) -> dict[int, Task]:
+    """Return, by job id, the crashing task with the lowest index of each live job, with its machine. Jobs without a
+    crashing task are left out. Makes at most two queries.
+    """
+    if not jobs:
+        return {}
+    rows = query(f"SELECT min(id) FROM ({_TROUBLES}) AS t WHERE trouble = 'crashing' GROUP BY job_id", _figures(jobs))
+    ids = [identity for (identity,) in rows]
+    return {task.job_id: task for task in Task.objects.filter(id__in=ids).select_related("machine")} if ids else {}
+
+
 def _figures(jobs: Sequence[Job]) -> dict[str, Any]:
     return {
         "uneven": [job.id for job in jobs if job.tasks_up < job.tasks_total],

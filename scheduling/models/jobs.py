@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from quota.models import Tenant
 from quota.models.fields import DnsLabelField, VectorField
+from scheduling.core.vocabulary.job_health import Condition
 from scheduling.core.vocabulary.states import JobState
 from scheduling.models.cells import Cell
 
@@ -214,16 +215,38 @@ class PendingVerdict(models.Model):
         return f"{self.job} at revision {self.revision}"
 
 
-class FailingJob(models.Model):
-    """A job that has been failing since the time `since`. `told_at`: when its tenant was notified."""
+class JobCondition(models.Model):
+    """A condition of a live job of which its tenant is notified, for example that the job is failing. `since`: since
+    when the job has the condition. `told_at`: when the tenant was notified.
 
-    job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="failing")
-    since = models.DateTimeField(_("failing since"))
+    The row stays until the condition is over, so the tenant is notified once.
+    """
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="conditions", db_index=False)  # the constraint serves it
+    condition = models.CharField(
+        _("condition"), max_length=32, choices=[(condition.value, condition.value) for condition in Condition]
+    )
+    since = models.DateTimeField(_("since"))
     told_at = models.DateTimeField(_("tenant notified"), null=True, blank=True)
 
     class Meta:
-        verbose_name = _("failing job")
-        verbose_name_plural = _("failing jobs")
+        constraints = [models.UniqueConstraint(fields=["job", "condition"], name="one_row_per_condition")]
+        verbose_name = _("condition of a job")
+        verbose_name_plural = _("conditions of jobs")
 
     def __str__(self) -> str:
-        return f"{self.job} since {self.since:%F %T}"
+        return f"{self.job}: {self.condition} since {self.since:%F %T}"
+
+
+class JobNoticeReader(models.Model):
+    """The revision of a cell's journal up to which tenants were notified of failed jobs and stopped updates."""
+
+    cell = models.OneToOneField(Cell, models.CASCADE, primary_key=True, related_name="job_notice_reader")
+    revision = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = _("progress of the notices about jobs")
+        verbose_name_plural = _("progress of the notices about jobs")
+
+    def __str__(self) -> str:
+        return f"{self.cell} at revision {self.revision}"

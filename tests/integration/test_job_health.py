@@ -12,17 +12,14 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from quota.models import Notice
 from quota.vocabulary.permissions import Role
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import Observation
 from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.jobs import updates
-from scheduling.jobs.failing_job_notices import failing_jobs_watch
 from scheduling.jobs.health import crashing_tasks, with_health
-from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.journal import journal
-from scheduling.models import FailingJob, Job, Task
+from scheduling.models import Job, Task
 from scheduling.tasks import reported_states, transitions
 from tests.integration import rows, world
 
@@ -152,39 +149,3 @@ def test_the_health_of_many_jobs_takes_as_many_queries_as_of_one(cell, ann, mach
         world.place(other, machine, number)  # each task has ports of its own
         observe(other, number, phase="backoff")
     assert queries() == one
-
-
-# --- notices
-
-
-def notices_of(job: Job) -> list[tuple[str, str]]:
-    rows_ = Notice.objects.filter(tenant=job.tenant, kind__startswith="job.").order_by("id")
-    return list(rows_.values_list("kind", "subject"))
-
-
-def test_a_job_that_keeps_failing_is_reported_once_and_so_is_its_recovery(job, machine) -> None:
-    now = dt.datetime.now(dt.UTC)
-    world.place(job, machine, 0, 1, 2)
-    observe(job, 0, phase="backoff")
-    assert [failing_jobs_watch(now=now + dt.timedelta(seconds=s)) for s in (0, 60, 150, 200)] == [0, 0, 1, 0]
-    assert notices_of(job) == [("job.failing", "Job web in cell cc is failing")]
-    world.report(job, 0)
-    assert failing_jobs_watch(now=now + dt.timedelta(seconds=260)) == 0, "it is degraded, not healthy"
-    world.report(job, 1, 2)
-    assert failing_jobs_watch(now=now + dt.timedelta(seconds=320)) == 1
-    assert notices_of(job)[1:] == [("job.recovered", "Job web in cell cc is healthy again")]
-    assert not FailingJob.objects.exists()
-
-
-def test_nobody_hears_of_a_job_that_failed_for_a_moment_or_has_ended(job, machine, ann) -> None:
-    now = dt.datetime.now(dt.UTC)
-    world.place(job, machine, 0, 1, 2)
-    observe(job, 0, phase="backoff")
-    failing_jobs_watch(now=now)
-    world.report(job, 0, 1, 2)
-    failing_jobs_watch(now=now + dt.timedelta(seconds=150))
-    observe(job, 0, phase="backoff")
-    failing_jobs_watch(now=now + dt.timedelta(seconds=200))
-    job_kill(principal=ann, job=Job.objects.select_related("cell", "tenant").get(pk=job.pk))
-    failing_jobs_watch(now=now + dt.timedelta(seconds=900))
-    assert (notices_of(job), FailingJob.objects.count()) == ([], 0)

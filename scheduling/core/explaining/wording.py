@@ -90,6 +90,13 @@ def format_why(
     return _Wording(words, tuple(extra), hostnames or {}).explain(why, name, job_id)
 
 
+def format_expected_start(why: Why, *, words: Words = ENGLISH) -> str:
+    """Return a sentence that says when the next of the pending tasks is likely to start, or that this cannot be
+    estimated. It is empty if only a change of the request helps.
+    """
+    return _Wording(words, (), {}).expected(why.expected) if why.expected is not None else ""
+
+
 def format_fit(shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH) -> list[str]:
     """Return sentences that say whether `tasks` equal tasks would fit into the cell, and with which limits more tasks
     would fit. `shapes`: the advice about limits for these tasks.

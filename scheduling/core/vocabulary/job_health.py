@@ -18,6 +18,15 @@ class JobHealth(StrEnum):
     ENDED = "ended"  # all tasks are dead; pages show how the job ended
 
 
+class Condition(StrEnum):
+    """A condition of a live job of which its tenant is notified. `scheduling/README.md` explains each value."""
+
+    FAILING = "failing"  # its health has been failing for some time
+    CRASH_LOOPING = "crash-looping"  # some tasks keep crashing while others are up
+    PENDING = "pending"  # a task has been pending for too long
+    DEADLINE_AT_RISK = "deadline-at-risk"  # its deadline is near, and tasks have not ended
+
+
 @dataclass(frozen=True, slots=True)
 class Troubles:
     """The number of a job's tasks with each kind of trouble.

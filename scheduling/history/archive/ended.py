@@ -86,7 +86,7 @@ _DELETIONS = (
     "DELETE FROM scheduling_crashedpair AS c USING scheduling_task AS t WHERE t.id = c.task_id AND t.job_id = ANY(%s)",
     *(
         f"DELETE FROM scheduling_{table} WHERE job_id = ANY(%s)"
-        for table in ("task", "jobspec", "update", "pendingverdict", "failingjob")
+        for table in ("task", "jobspec", "update", "pendingverdict", "jobcondition")
     ),
     "DELETE FROM scheduling_job WHERE id = ANY(%s)",
 )

@@ -1,0 +1,96 @@
+"""Notifies tenants of jobs that have failed and of updates that have stopped. It follows the journal of each cell.
+
+A row of `JobNoticeReader` stores the revision up to which the journal was read. It changes in the transaction that
+writes the notices, so no event is missed and no event leads to two notices, even if a process is killed or two
+processes run at once. Times would not do: an event is committed after its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from quota import records
+from quota.vocabulary.permissions import system
+from scheduling.jobs.notices.reasons import failed_reasons
+from scheduling.jobs.notices.sending import notices_write
+from scheduling.journal import journal
+from scheduling.journal.sql import query
+from scheduling.models import Cell, Job, JobNoticeReader, Update
+
+# Revisions of one transaction at most.
+_AT_ONCE = 20_000
+_EVENTS = """
+SELECT kind, job_id, (data->>'update_id')::bigint, data->>'detail' FROM scheduling_event
+WHERE cell_id = %s AND revision > %s AND revision <= %s
+  AND (kind = 'job.ended' AND data->>'how' = 'failed' OR kind = 'update.ended' AND data->>'how' = 'stopped')
+ORDER BY revision, seq"""
+
+
+class _Stop(NamedTuple):
+    """The event that an update has stopped. `detail`: the reason."""
+
+    update_id: int
+    detail: str
+
+
+def events_notify(cell: Cell, *, at_once: int = _AT_ONCE) -> int:
+    """Notify tenants of the new events of a cell. Return the number of jobs in these notices.
+
+    Locks the cell's row of `JobNoticeReader`. Does nothing if another process has locked it.
+    """
+    JobNoticeReader.objects.get_or_create(cell=cell)
+    named, more = 0, True
+    while more:
+        number, more = _notify_part(cell, at_once)
+        named += number
+    return named
+
+
+def _notify_part(cell: Cell, at_once: int) -> tuple[int, bool]:
+    """Notify of the events of the next revisions. Return the number of jobs in the notices, and whether revisions are
+    left.
+    """
+    with transaction.atomic():
+        own = JobNoticeReader.objects.select_for_update(skip_locked=True).filter(cell=cell).first()
+        newest = journal.newest(cell.id)
+        if own is None or own.revision == newest:
+            return 0, False
+        until = min(newest, own.revision + at_once)
+        rows = query(_EVENTS, [cell.id, own.revision, until])
+        own.revision = until  # after a restore of the database, this may be a lower one
+        own.save(update_fields=["revision"])
+        return _write(rows), until < newest
+
+
+def _write(rows: Sequence[tuple[Any, ...]]) -> int:
+    """Write the notices about events of a cell, the rows of `_EVENTS`. Return the number of jobs in the notices.
+
+    Jobs whose rows are already in the archive are left out.
+    """
+    ended = [job_id for kind, job_id, *_ in rows if kind == "job.ended"]
+    # Of several updates of a job, the newest one.
+    stops = {job_id: _Stop(*stop) for kind, job_id, *stop in rows if kind == "update.ended"}
+    if not ended and not stops:
+        return 0
+    jobs = Job.objects.select_related("cell", "tenant").in_bulk([*ended, *stops])
+    failed, stopped = ([jobs[job_id] for job_id in ids if job_id in jobs] for ids in (ended, stops))
+    updates = Update.objects.in_bulk([stop.update_id for stop in stops.values()])
+    why = {job.id: _stop_reason(job, updates.get(stops[job.id].update_id), stops[job.id]) for job in stopped}
+    with records.write(system("job-notices")) as entry:
+        notices_write(entry, "job.failed", failed, failed_reasons)
+        notices_write(entry, "job.update-stopped", stopped, lambda named: why)
+    return len(failed) + len(stopped)
+
+
+def _stop_reason(job: Job, update: Update | None, stop: _Stop) -> str:
+    detail = stop.detail.rstrip(".")
+    if update is None:  # its row is already in the archive
+        return f"The update stopped: {detail}."
+    if update.restarts:
+        return f"The restart stopped: {detail}."
+    sentence = f"The update to version {update.to_version} stopped: {detail}."
+    undoes = update.from_version > 0  # otherwise it created the tasks of a new job
+    return f"{sentence} `borgctl undo {job.name}` returns to the version before." if undoes else sentence
