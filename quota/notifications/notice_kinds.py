@@ -64,6 +64,7 @@ KINDS: tuple[NoticeKind, ...] = (
     NoticeKind("job.deadline-at-risk", "The deadline of a job is near, and some of its tasks have not ended."),
     NoticeKind("job.failed", "A job has ended, and some of its tasks failed."),
     NoticeKind("job.update-stopped", "The update or restart of a job has stopped by itself."),
+    NoticeKind("job.rolled-back", "A job returns to its last good version, because its update failed."),
     NoticeKind("notices.paused", "A channel has failed for a day and was paused.", sre=True),
     NoticeKind("notices.test", "A user tests a channel.", sre=True),
 )

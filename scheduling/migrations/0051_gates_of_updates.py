@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0047_restarts_and_pauses")]
+    dependencies = [("scheduling", "0048_notices_about_jobs")]
 
     operations = [
         migrations.AddField(

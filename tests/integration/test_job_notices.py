@@ -23,6 +23,7 @@ from scheduling.jobs.deadlines import jobs_end_overdue
 from scheduling.jobs.notices.condition_notices import conditions_notify
 from scheduling.jobs.notices.event_notices import events_notify
 from scheduling.jobs.submit_and_kill import job_kill
+from scheduling.jobs.update_gates import update_gates_check
 from scheduling.journal import journal
 from scheduling.journal.sql import execute
 from scheduling.models import Cell, Job, JobCondition, JobNoticeReader, PendingVerdict, Task
@@ -238,6 +239,20 @@ def test_an_update_that_stops_by_itself_is_reported_once(job, cell, machine, ann
     assert notices() == [("job.update-stopped", "The update of job web in cell cc has stopped")]
     assert newest().text.startswith("The update to version 2 stopped: 1 tasks of version 2 crash again and again")
     assert "`borgctl undo web`" in newest().text
+
+
+def test_a_rollback_is_reported_once(job, cell, machine, ann) -> None:
+    world.bring_up(job, machine)
+    job = Job.objects.select_related("cell", "tenant").get(pk=job.pk)
+    file = world.with_task(command=["broken"]) | {"update": {"rollback": True}}
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
+    world.place(job, machine, 0)
+    world.report(job, 0, up=False, restarts=1)
+    update_gates_check(cell.id)
+    assert [events_notify(cell), events_notify(cell)] == [1, 0]
+    assert notices() == [("job.rolled-back", "The update of job web in cell cc was rolled back")]
+    assert newest().text.startswith("The update to version 2 was rolled back: task 0 of version 2 crashes or fails")
+    assert "undo" not in newest().text
 
 
 def test_jobs_that_fail_together_are_one_notice_per_tenant(cell, ann) -> None:

@@ -1,4 +1,5 @@
-"""Notifies tenants of jobs that have failed and of updates that have stopped. It follows the journal of each cell.
+"""Notifies tenants of jobs that have failed, and of updates that stopped or were rolled back. It follows the journal of
+each cell.
 
 A row of `JobNoticeReader` stores the revision up to which the journal was read. It changes in the transaction that
 writes the notices, so no event is missed and no event leads to two notices, even if a process is killed or two
@@ -23,15 +24,17 @@ from scheduling.models import Cell, Job, JobNoticeReader, Update
 # Revisions of one transaction at most.
 _AT_ONCE = 20_000
 _EVENTS = """
-SELECT kind, job_id, (data->>'update_id')::bigint, data->>'detail' FROM scheduling_event
+SELECT kind, job_id, data->>'how', (data->>'update_id')::bigint, data->>'detail' FROM scheduling_event
 WHERE cell_id = %s AND revision > %s AND revision <= %s
-  AND (kind = 'job.ended' AND data->>'how' = 'failed' OR kind = 'update.ended' AND data->>'how' = 'stopped')
+  AND (kind = 'job.ended' AND data->>'how' = 'failed'
+    OR kind = 'update.ended' AND data->>'how' IN ('stopped', 'rolled-back'))
 ORDER BY revision, seq"""
 
 
 class _Stop(NamedTuple):
-    """The event that an update has stopped. `detail`: the reason."""
+    """The event that an update has stopped or was rolled back (`how`). `detail`: the reason."""
 
+    how: str
     update_id: int
     detail: str
 
@@ -76,19 +79,24 @@ def _write(rows: Sequence[tuple[Any, ...]]) -> int:
     if not ended and not stops:
         return 0
     jobs = Job.objects.select_related("cell", "tenant").in_bulk([*ended, *stops])
-    failed, stopped = ([jobs[job_id] for job_id in ids if job_id in jobs] for ids in (ended, stops))
+    failed, ends = ([jobs[job_id] for job_id in ids if job_id in jobs] for ids in (ended, stops))
+    stopped = [job for job in ends if stops[job.id].how == Update.STOPPED]
+    rolled_back = [job for job in ends if stops[job.id].how == Update.ROLLED_BACK]
     updates = Update.objects.in_bulk([stop.update_id for stop in stops.values()])
-    why = {job.id: _stop_reason(job, updates.get(stops[job.id].update_id), stops[job.id]) for job in stopped}
+    why = {job.id: _stop_reason(job, updates.get(stops[job.id].update_id), stops[job.id]) for job in ends}
     with records.write(system("job-notices")) as entry:
         notices_write(entry, "job.failed", failed, failed_reasons)
         notices_write(entry, "job.update-stopped", stopped, lambda named: why)
-    return len(failed) + len(stopped)
+        notices_write(entry, "job.rolled-back", rolled_back, lambda named: why)
+    return len(failed) + len(ends)
 
 
 def _stop_reason(job: Job, update: Update | None, stop: _Stop) -> str:
     detail = stop.detail.rstrip(".")
     if update is None:  # its row is already in the archive
         return f"The update stopped: {detail}."
+    if stop.how == Update.ROLLED_BACK:
+        return f"The update to version {update.to_version} was rolled back: {detail}."
     if update.restarts:
         return f"The restart stopped: {detail}."
     sentence = f"The update to version {update.to_version} stopped: {detail}."

@@ -75,6 +75,11 @@ TEXTS: Mapping[str, NoticeText] = {
         many="Updates of %(number)d jobs in cell %(cell)s have stopped",
         hint="Run `borgctl why %(job)s` for more.",
     ),
+    "job.rolled-back": NoticeText(
+        one="The update of job %(job)s in cell %(cell)s was rolled back",
+        many="Updates of %(number)d jobs in cell %(cell)s were rolled back",
+        hint="The tasks return to the last good version. Correct the job file, and run `borgctl update FILE` again.",
+    ),
 }
 
 
