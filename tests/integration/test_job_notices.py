@@ -322,7 +322,7 @@ def test_nobody_is_notified_about_a_study_cell(job, cell, ann) -> None:
 
 
 def test_an_upgrade_notifies_nobody_of_what_happened_before(job, cell, ann, machine) -> None:
-    migration = import_module("scheduling.migrations.0050_notices_about_jobs")
+    migration = import_module("scheduling.migrations.0048_notices_about_jobs")
     before, after = submitted(cell, ann, 2)
     end("failed", before)
     world.place(job, machine, 0, 1, 2)
