@@ -17,7 +17,8 @@ Cases, each as `…-size-exponent` and as `…-age-exponent`:
                               paths, and `sum` is the sum over all paths
     commit-single             one small job, from the request until it is placed
     commit-2000               one job of 2,000 tasks, from the request until all are placed
-    validate                  the function behind `manage.py validate`
+    validate                  the function behind `manage.py validate`, without a checkpoint
+    validate-checkpoint       the same right after a checkpoint
     load                      loading the master's state from the rows
     restart                   CPU of a new master, from SIGKILL of the old one until the next job is placed
     backup                    `make backup` of the running installation
@@ -274,6 +275,7 @@ class Point:
             "commit-single": self._singles(),
             "commit-2000": self._large_job(),
             "validate": self._fastest(self._validate),
+            "validate-checkpoint": self._after_checkpoint(),
             "load": self._fastest(self._load),
             "restart": self._restart(),
             "backup": self._fastest(self._backup),
@@ -362,6 +364,14 @@ class Point:
 
         if problems := validate(self.rows.cell_id):
             raise RuntimeError(problems[0])
+
+    def _after_checkpoint(self) -> Figure:
+        """Return the time of `validate` right after a checkpoint, which production saves every few hours."""
+        from scheduling.history.checkpoints.saving import checkpoint_save
+        from scheduling.models import Cell
+
+        checkpoint_save(Cell.objects.get(pk=self.rows.cell_id))
+        return self._fastest(self._validate)
 
     def _load(self) -> None:
         from scheduling.master.snapshot import load_state
