@@ -78,6 +78,7 @@ WANTED = {
     "commit-single": (0.3, 0.3),
     "commit-2000": (0.3, 0.3),
     "validate": (1.1, 1.1),
+    "validate-checkpoint": (1.1, 0.2),
     "load": (1.1, 0.3),
     "restart": (1.1, 0.3),
     "backup": (1.1, 1.1),
