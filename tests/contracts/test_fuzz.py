@@ -99,8 +99,13 @@ def _token(user: Any, scopes: list[Scope]) -> dict[str, str]:
 
 
 def _name_what_exists(case: schemathesis.Case) -> None:
-    """Replace about half of the names in a request by names of existing rows, so that not every answer is 404."""
+    """Replace about half of the names in a request by names of existing rows, so that not every answer is 404. Replace
+    names of dots too, with which a client would ask another address.
+    """
     body = case.body if isinstance(case.body, dict) else {}
+    for name, value in (case.path_parameters or {}).items():
+        if str(value).strip(".") == "":
+            case.path_parameters[name] = "dots"
     for named in (case.path_parameters or {}, case.query or {}, body):
         for name in THERE.keys() & named.keys():
             if len(str(named[name])) % 2:

@@ -76,6 +76,8 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     assert ann.out("plan", file).splitlines() == [
         "Dry run: Job web, version 1: changes of its tasks: 3 start.",
         "  start           3 tasks: 0-2",
+        "  Quota of band production: cpu: 0 cores used now, 0.3 cores afterwards, of 64 cores; ram: 0 B used now, 192"
+        " MiB afterwards, of 256 GiB; disk: 0 B used now, 192 MiB afterwards, of 4 TiB.",
         "  Revision for --if-revision: new",
     ]
     assert ann.failing("submit", file, "--if-revision", "0123-1")[1]["code"] == "revision-changed"

@@ -71,7 +71,7 @@ def token_of(name: str, *scopes: Scope) -> str:
         ("operator", 4503, NOT_CONNECTED),
         ("owner", 4503, NOT_CONNECTED),
         ("sre", 4503, NOT_CONNECTED),
-        ("viewer", 4403, "capability shell"),
+        ("viewer", 4403, "may not change jobs"),
         ("stranger", 4404, "no job"),
         ("", 4401, "sign in, or"),
     ],
