@@ -84,7 +84,7 @@ def apply(
         _show(rows)
     if spare and not prune:
         names = ", ".join(map(str, spare[:10])) + (", …" if len(spare) > 10 else "")
-        output.remark(f"without a file, and left alone: {names}; --prune kills them")
+        output.remark(f"jobs without a file, which stay: {names}; `--owner {owner} --prune` kills them")
     if session.json:
         output.as_json({"owner": owner, "dry_run": dry_run, "jobs": rows})
 
