@@ -11,6 +11,7 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
+from serving import redis_url
 from serving.redis_url import read_sentinel_url
 
 SILENT_S = 5.0
@@ -88,22 +89,36 @@ class _AsyncPool(AsyncSentinelPool):
 
 
 def client(url: str, **options: Any) -> redis.Redis:
-    """Return a client for the URL. `options`: keyword arguments of `redis.Redis`, such as time limits in seconds."""
+    """Return a client for the URL. `options`: keyword arguments of `redis.Redis`, such as time limits in seconds. An
+    attempt to connect ends after `redis_url.CONNECT_S`, unless `socket_connect_timeout` is given.
+    """
+    options = {"socket_connect_timeout": redis_url.CONNECT_S} | options
     found = read_sentinel_url(url)
     if found is None:
         return redis.Redis.from_url(url, **options)
-    sentinel = _Sentinel(found.hosts, sentinel_kwargs=found.options | options)
+    sentinel = _Sentinel(found.hosts, sentinel_kwargs=_for_sentinels(found.options | options))
     options |= {"db": found.database, "connection_pool_class": _Pool}
     made: redis.Redis = sentinel.master_for(found.name, **found.options, **options)  # type: ignore[no-untyped-call]
     return made
 
 
 def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
-    """Return an asyncio client for the URL. `options`: keyword arguments of `redis.asyncio.Redis`."""
+    """Return an asyncio client for the URL, with the same limit. `options`: keyword arguments of
+    `redis.asyncio.Redis`.
+    """
+    options = {"socket_connect_timeout": redis_url.CONNECT_S} | options
     found = read_sentinel_url(url)
     if found is None:
         return redis.asyncio.Redis.from_url(url, **options)
-    sentinel = _AsyncSentinel(found.hosts, sentinel_kwargs=found.options | options)
+    sentinel = _AsyncSentinel(found.hosts, sentinel_kwargs=_for_sentinels(found.options | options))
     options |= {"db": found.database, "connection_pool_class": _AsyncPool}
     made: redis.asyncio.Redis = sentinel.master_for(found.name, **found.options, **options)
     return made
+
+
+def _for_sentinels(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the connections to the sentinels. They answer at once, so a client that waits long for its
+    server, such as one that blocks in XREAD, does not wait as long for a sentinel.
+    """
+    limit_s = redis_url.CONNECT_S
+    return options | {"socket_timeout": min(options.get("socket_timeout") or limit_s, limit_s)}

@@ -17,6 +17,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 _SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _PORT = 26_379
+# A host that is cut off answers no attempt to connect. The library's own limit is 5 s, as long as a whole failover.
+CONNECT_S = 1.0
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
@@ -90,7 +92,8 @@ def celery_broker(url: str) -> tuple[str, dict[str, Any]]:
     given = urlsplit(url).netloc.rpartition("@")[0]
     user = f"{given}@" if given else ""
     broker = ";".join(f"sentinel://{user}{host}:{port}/{found.database}" for host, port in found.hosts)
-    return broker, {"master_name": found.name, "sentinel_kwargs": found.options}
+    limits = {"socket_connect_timeout": CONNECT_S, "socket_timeout": CONNECT_S, "retry": None}  # the next one is asked
+    return broker, {"master_name": found.name, "sentinel_kwargs": found.options | limits}
 
 
 def celery_tls(url: str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
 from portal.settings.security_headers import SIGMA, documentation_headers
-from serving.redis_url import celery_broker, celery_tls
+from serving.redis_url import CONNECT_S, celery_broker, celery_tls
 
 env.check()
 
@@ -277,7 +277,15 @@ CELERY_BROKER_USE_SSL = celery_tls(BORG_REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_keepalive": True, **_BROKER_OPTIONS}
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 600,
+    "socket_keepalive": True,
+    # Without these limits, a worker or beat would wait for ever for a server whose host is cut off.
+    "socket_connect_timeout": CONNECT_S,
+    "socket_timeout": 10.0,
+    "health_check_interval": 5,
+    **_BROKER_OPTIONS,
+}
 CELERY_TASK_DEFAULT_QUEUE = "borg"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULER = "serving.beat:StandbyScheduler"

@@ -235,6 +235,37 @@ def test_a_silent_sentinel_delays_only_the_first_attempt(watched: Watched, monke
         assert redis_clients.client(url, socket_timeout=0.3, retry=None).set("n", 1)
 
 
+def test_a_sentinel_on_a_host_that_is_cut_off_delays_a_client_only_by_its_limit(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_url, "CONNECT_S", 0.1)
+    with ExitStack() as cleanup:
+        away = cleanup.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address = away.getsockname()
+        # The one place in its queue is taken, so it drops further attempts to connect, as a host does that is cut off.
+        cleanup.enter_context(socket.create_connection(address))
+        url = watched.url.replace("redis+sentinel://", f"redis+sentinel://127.0.0.1:{address[1]},")
+        broker, options = redis_url.celery_broker(url)
+
+        async def set_later() -> None:
+            client = redis_clients.async_client(url, socket_timeout=30.0, retry=None)
+            await client.set("n", 2)
+            await client.aclose()
+
+        def publish() -> None:
+            with Connection(broker, transport_options=options) as connection, connection.SimpleQueue("tests") as queue:
+                queue.put("a task")
+
+        for use in (
+            lambda: redis_clients.client(url, socket_timeout=30.0, retry=None).set("n", 1),
+            lambda: asyncio.run(set_later()),
+            publish,
+        ):
+            begin = time.monotonic()
+            use()
+            assert time.monotonic() - begin < 4.0, "the library alone waits for 5 s or longer"
+
+
 def test_a_url_with_sentinels_is_read() -> None:
     found = redis_url.read_sentinel_url("rediss+sentinel://ann:s%40y@one,two:26380/borg/3")
     assert found is not None
