@@ -190,12 +190,12 @@ async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
                 assert len(threads) >= 2
                 assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_OTHER}
         else:
-            assert (nice, policy) == (os.nice(0) + 15, os.SCHED_IDLE)
+            assert (nice, policy) == (min(os.nice(0) + 15, 19), os.SCHED_IDLE)  # 19 is the largest
             await runtime.resize(msgspec.structs.replace(task, priority=110))
             if os.geteuid() == 0:
                 (pid,) = descendants(supervisor_pid(machine))
                 assert os.sched_getscheduler(pid) == os.SCHED_BATCH
-                assert os.getpriority(os.PRIO_PROCESS, pid) == os.nice(0) + 5
+                assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.nice(0) + 5, 19)
 
 
 MOST_READS = 30  # per task; a dozen are enough, but a busy machine has other processes to read
