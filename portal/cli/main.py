@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import itertools
 import os
@@ -9,6 +10,8 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command_name
+from typer.models import CommandInfo
 
 from portal.cli import (
     apply,
@@ -127,7 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         try:
             front, rest = globals_first(given)
-            status = _run([*front, *rest])
+            status = _run(narrowed(app, rest), [*front, *rest])
         except CommandFailed as failed:
             output.complain(failed, json_wanted="--json" in itertools.takewhile(lambda a: a != "--", given))
             status = failed.status
@@ -164,12 +167,35 @@ def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
     return front, rest
 
 
-def _run(arguments: list[str]) -> int:
-    """Run one command and return its exit status. Raises `CommandFailed` if the command fails. Raises
+def narrowed(program: typer.Typer, words: list[str]) -> typer.Typer:
+    """Return the program with only the command that the words name, or the whole program if they name none. typer reads
+    the signatures of all commands that a program has, which takes 0.13 s of CPU for all of borgctl.
+    """
+    if not words:
+        return program
+    commands = [one for one in program.registered_commands if _name(one) == words[0]]
+    groups = [copy.copy(one) for one in program.registered_groups if one.name == words[0]]
+    for group in groups:
+        assert group.typer_instance is not None
+        group.typer_instance = narrowed(group.typer_instance, words[1:])
+    if not commands and not groups:
+        return program
+    one = copy.copy(program)
+    one.registered_commands, one.registered_groups = commands, groups
+    return one
+
+
+def _name(command: CommandInfo) -> str:
+    assert command.callback is not None
+    return command.name or get_command_name(command.callback.__name__)
+
+
+def _run(program: typer.Typer, arguments: list[str]) -> int:
+    """Run one command of the program and return its exit status. Raises `CommandFailed` if the command fails. Raises
     `output.ReaderGone` if the program that reads the output has closed the pipe.
     """
     try:
-        ended: Any = app(args=arguments, prog_name="borgctl", standalone_mode=False)
+        ended: Any = program(args=arguments, prog_name="borgctl", standalone_mode=False)
     except _WrongUsage as error:
         return _explain_usage(error)
     except typer.Abort as error:
