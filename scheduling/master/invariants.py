@@ -14,32 +14,46 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.garbage import collection_paused
 from scheduling.journal import journal
 from scheduling.journal.sql import execute, query
+from scheduling.master import ended_jobs
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
 
 Loader = Callable[[int], CellState | None]
+# An index on the state serves this list, and does not serve `<> 'dead'`.
+_LIVE = "('pending', 'running')"
 
 
 def validate(
-    cell_id: int, *, load: Callable[[int], CellState] | None = None, replay: Loader | None = None
+    cell_id: int, *, load: Callable[[int], CellState] | None = None, replay: Loader | None = None, after: int = 0
 ) -> list[str]:
     """Return one sentence for each broken invariant of a cell. Reads one consistent snapshot of the database.
 
     `load` returns the state that the rows describe, and `replay` the state that the journal gives, or None if its
     beginning is missing. The defaults read all rows as events, and the whole journal; checkpoints
-    (`scheduling.history.checkpoints`) are faster.
+    (`scheduling.history.checkpoints`) are faster. `after`: leave out jobs that ended at or before this revision.
+    With 0, all jobs are compared.
     """
     with transaction.atomic(), collection_paused():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         state = (load or load_state)(cell_id)
         problems = state.validate()
-        problems += _counters(cell_id)
-        problems += _quota(cell_id)
-        problems += _ports(cell_id)
-        problems += _allocs(cell_id)
-        problems += _devices(cell_id)
+        problems += row_problems(cell_id, after=after)
         problems += _journal(state, (replay or replay_journal)(cell_id))
     return problems
+
+
+def row_problems(cell_id: int, *, after: int) -> list[str]:
+    """Return one sentence for each broken invariant that PostgreSQL finds in the rows of a cell. `after`: as in
+    `validate`.
+    """
+    return [
+        *_counters(cell_id, after=after),
+        *_quota(cell_id),
+        *_ports(cell_id),
+        *_allocs(cell_id),
+        *_devices(cell_id),
+        *ended_jobs.differences(cell_id, after=after),
+    ]
 
 
 def _journal(state: CellState, replayed: CellState | None) -> list[str]:
@@ -72,29 +86,41 @@ def replay_journal(cell_id: int) -> CellState | None:
     return state
 
 
-def _counters(cell_id: int) -> list[str]:
+def _counters(cell_id: int, *, after: int) -> list[str]:
+    """Return an error for each job whose counters differ from the rows of its tasks, and for each job whose state does
+    not fit its tasks. Jobs that ended at or before the revision `after` are left out.
+    """
+    chosen = "j.cell_id = %(cell)s"
+    if after:  # both sides of OR have an index
+        chosen += f" AND (j.state IN {_LIVE} OR j.ended_at > %(since)s)"
+    values = {"cell": cell_id, "since": ended_jobs.ended_since(cell_id, after=after)}
     rows = query(
-        "SELECT j.name, j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up, c.*"
-        " FROM scheduling_job AS j LEFT JOIN LATERAL (SELECT count(*)::int,"
-        " (count(*) FILTER (WHERE state = 'pending'))::int, (count(*) FILTER (WHERE state = 'running'))::int,"
-        " (count(*) FILTER (WHERE state = 'dead'))::int, (count(*) FILTER (WHERE up))::int"
-        " FROM scheduling_task WHERE job_id = j.id) AS c ON true"
-        " WHERE j.cell_id = %s AND (j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up)"
-        " IS DISTINCT FROM (c.*)",
-        [cell_id],
+        "WITH c AS (SELECT t.job_id, count(*) AS total, count(*) FILTER (WHERE t.state = 'pending') AS pending,"
+        " count(*) FILTER (WHERE t.state = 'running') AS running, count(*) FILTER (WHERE t.state = 'dead') AS dead,"
+        " count(*) FILTER (WHERE t.up) AS up FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
+        f" WHERE {chosen} GROUP BY 1)"
+        " SELECT j.name, j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up, coalesce(total, 0),"
+        " coalesce(pending, 0), coalesce(running, 0), coalesce(dead, 0), coalesce(up, 0)"
+        f" FROM scheduling_job AS j LEFT JOIN c ON c.job_id = j.id WHERE {chosen}"
+        " AND (j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up) IS DISTINCT FROM"
+        " (coalesce(total, 0), coalesce(pending, 0), coalesce(running, 0), coalesce(dead, 0), coalesce(up, 0))"
+        " ORDER BY j.id",
+        values,
     )
     wrong = [
         f"job {name} counts {tuple(row[:5])} (total, pending, running, dead, up); its rows are {tuple(row[5:])}"
         for name, *row in rows
     ]
     rows = query(
-        "SELECT name FROM scheduling_job AS j WHERE cell_id = %s"
-        " AND (state = 'dead') <> (tasks_total = tasks_dead AND tasks_total > 0"
+        f"SELECT name FROM scheduling_job AS j WHERE {chosen} AND CASE WHEN state = 'dead'"
+        " THEN tasks_total <> tasks_dead OR tasks_total = 0"
+        " OR id IN (SELECT job_id FROM scheduling_update WHERE state = 'open')"
         # a large job is made in parts; the first may be over before the next is made
+        " ELSE tasks_total = tasks_dead AND tasks_total > 0"
         " AND NOT EXISTS (SELECT FROM scheduling_update AS u JOIN scheduling_jobspec AS s"
         " ON s.job_id = u.job_id AND s.version = u.to_version"
-        " WHERE u.job_id = j.id AND u.state = 'open' AND (s.spec->>'tasks')::int > j.tasks_total))",
-        [cell_id],
+        " WHERE u.job_id = j.id AND u.state = 'open' AND (s.spec->>'tasks')::int > j.tasks_total) END ORDER BY id",
+        values,
     )
     wrong += [f"job {name} is dead with live tasks, or alive without" for (name,) in rows]
     return wrong
@@ -108,7 +134,7 @@ def _quota(cell_id: int) -> list[str]:
         "WITH asked AS (SELECT j.tenant_id, b.id AS band_id, r.position, sum(r.amount) AS amount"
         " FROM scheduling_job AS j JOIN quota_priorityband AS b ON j.priority BETWEEN b.low AND b.high,"
         " unnest(j.requested) WITH ORDINALITY AS r(amount, position)"
-        " WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.priority > 0 AND r.position <= 6"
+        f" WHERE j.cell_id = %(cell)s AND j.state IN {_LIVE} AND j.priority > 0 AND r.position <= 6"
         " GROUP BY 1, 2, 3),"
         " used AS (SELECT u.tenant_id, u.band_id, r.position, r.amount FROM quota_quotause AS u"
         " JOIN scheduling_cell AS c ON c.name = u.cell AND c.id = %(cell)s,"
@@ -125,11 +151,15 @@ def _quota(cell_id: int) -> list[str]:
 
 
 def _ports(cell_id: int) -> list[str]:
-    """Return an error for each port of a machine that two tasks use. Tasks that are still stopping count too."""
+    """Return an error for each port of a machine that two tasks use. Tasks that are still stopping count too.
+
+    Running tasks have a machine (a constraint). A statement that says so uses the index of tasks on machines, and does
+    not read ended tasks.
+    """
     rows = query(
         "SELECT machine_id, port, array_agg(id) FROM ("
         " SELECT machine_id, unnest(ports) AS port, id FROM scheduling_task"
-        " WHERE cell_id = %s AND state = 'running'"
+        " WHERE cell_id = %s AND state = 'running' AND machine_id IS NOT NULL"
         " UNION ALL SELECT d.machine_id, unnest(d.ports), d.task_id FROM scheduling_departure AS d"
         " JOIN scheduling_task AS t ON t.id = d.task_id WHERE t.cell_id = %s) AS held"
         " GROUP BY 1, 2 HAVING count(*) > 1",
@@ -150,7 +180,8 @@ def _allocs(cell_id: int) -> list[str]:
         " ELSE 'is not where its alloc is' END"
         " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
         " LEFT JOIN scheduling_task AS a ON a.id = t.alloc_id"
-        " WHERE t.cell_id = %s AND t.state = 'running' AND (t.alloc_id IS NOT NULL OR j.alloc_set_id IS NOT NULL)"
+        " WHERE t.cell_id = %s AND t.state = 'running' AND t.machine_id IS NOT NULL"
+        " AND (t.alloc_id IS NOT NULL OR j.alloc_set_id IS NOT NULL)"
         " AND (a.job_id, a.machine_id) IS DISTINCT FROM (j.alloc_set_id, t.machine_id) ORDER BY t.id",
         [cell_id],
     )
@@ -170,7 +201,7 @@ def _allocs(cell_id: int) -> list[str]:
     ]
     rows = query(
         "SELECT j.name, o.name FROM scheduling_job AS j JOIN scheduling_job AS o ON o.id = j.alloc_set_id"
-        " WHERE j.cell_id = %s AND j.state <> 'dead' AND (o.state = 'dead' OR o.kind <> 'alloc-set') ORDER BY j.id",
+        f" WHERE j.cell_id = %s AND j.state IN {_LIVE} AND (o.state = 'dead' OR o.kind <> 'alloc-set') ORDER BY j.id",
         [cell_id],
     )
     wrong += [f"job {name} lives in {outer}, which is not a live alloc set" for name, outer in rows]
@@ -187,7 +218,8 @@ def _devices(cell_id: int) -> list[str]:
     rows = query(
         "SELECT m.hostname, h.alloc_id, h.device, h.amount FROM (SELECT t.machine_id, t.alloc_id, d.device,"
         " sum(least(t.limit[%(place)s], %(device)s)) AS amount FROM scheduling_task AS t,"
-        " unnest(t.devices) AS d(device) WHERE t.cell_id = %(cell)s AND t.state = 'running' GROUP BY 1, 2, 3) AS h"
+        " unnest(t.devices) AS d(device) WHERE t.cell_id = %(cell)s AND t.state = 'running'"
+        " AND t.machine_id IS NOT NULL GROUP BY 1, 2, 3) AS h"
         " JOIN scheduling_machine AS m ON m.id = h.machine_id"
         " WHERE h.amount > %(device)s OR (h.device + 1) * %(device)s > m.capacity[%(place)s]"
         " ORDER BY m.id, h.alloc_id, h.device",
@@ -202,6 +234,7 @@ def _devices(cell_id: int) -> list[str]:
     rows = query(
         "SELECT j.name, t.index, t.limit[%(place)s], t.devices::text FROM scheduling_task AS t"
         " JOIN scheduling_job AS j ON j.id = t.job_id WHERE t.cell_id = %(cell)s AND t.state = 'running'"
+        " AND t.machine_id IS NOT NULL"
         " AND (t.limit[%(place)s] > 0 OR cardinality(t.devices) > 0)"  # so the subquery below runs for few tasks
         " AND (cardinality(t.devices) <> ceil(t.limit[%(place)s] / %(device)s::numeric) OR NOT t.devices"
         " <@ coalesce((SELECT a.devices FROM scheduling_task AS a WHERE a.id = t.alloc_id), t.devices))"

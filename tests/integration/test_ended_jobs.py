@@ -1,4 +1,4 @@
-"""Tests of pages after many jobs have ended: no page runs a query that reads all jobs or all tasks."""
+"""Tests after many jobs have ended: no page, and no check of the newest rows, reads all jobs or all tasks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from scheduling.history.checkpoints.rows import read_here
+from scheduling.master.invariants import row_problems
 from scheduling.models import Job, Task
 from tests.integration import portal_world
 from tests.integration.portal_world import signed_in
@@ -74,12 +76,17 @@ def whole_tables(client: Client, path: str) -> set[str]:
     """Return which of the tables of jobs and tasks are read from beginning to end for a GET of the path."""
     with CaptureQueriesContext(connection) as captured:
         assert client.get(path).status_code == 200
+    return scanned(captured)
+
+
+def scanned(captured: CaptureQueriesContext) -> set[str]:
+    """Return which of the tables of jobs and tasks the captured statements read from beginning to end."""
     found = set()
     with connection.cursor() as cursor:
         # These plans are not worth it for the few rows of a page. Rows that earlier tests left in the tables could make
         # them look cheaper.
         cursor.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off")
-        for statement in [one["sql"] for one in captured.captured_queries if one["sql"].startswith("SELECT")]:
+        for statement in [one["sql"] for one in captured if one["sql"].lstrip().startswith(("SELECT", "WITH"))]:
             cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}")
             (plans,) = cursor.fetchone()
             found |= {node["Relation Name"] for node in nodes(plans[0]["Plan"]) if node["Node Type"] == "Seq Scan"}
@@ -98,6 +105,19 @@ def test_no_page_reads_all_ended_jobs(world) -> None:
     names = {"job": f"{of}/{world.job.name}", "ended": f"{of}/ended{ENDED - 1}"}
     client = signed_in("sre")
     assert {path: found for path in PATHS if (found := whole_tables(client, path.format(**names)))} == {}
+
+
+def test_validate_from_a_checkpoint_does_not_read_all_ended_jobs(world) -> None:
+    cell = world.job.cell
+    cell.refresh_from_db()
+    with CaptureQueriesContext(connection) as captured:
+        assert not any("job ended" in problem for problem in row_problems(cell.id, after=cell.revision))
+        read_here(cell.id)
+    assert len(captured) > 15
+    assert scanned(captured) == set()
+    with CaptureQueriesContext(connection) as captured:
+        assert any("job ended" in problem for problem in row_problems(cell.id, after=0)), "their counters are wrong"
+    assert "scheduling_job" in scanned(captured)
 
 
 def test_the_console_filters_jobs_by_outcome_and_band(world) -> None:

@@ -140,8 +140,10 @@ def _jobs(cell_id: int) -> pyarrow.Table:
         " j.published::text,"
         " extract(epoch FROM j.created_at)::float8, j.state = 'dead'"
         " FROM scheduling_job AS j JOIN quota_tenant AS n ON n.id = j.tenant_id WHERE j.cell_id = %(cell)s"
-        " AND (j.state <> 'dead' OR j.id IN (SELECT t.job_id FROM scheduling_departure AS d"
-        " JOIN scheduling_task AS t ON t.id = d.task_id WHERE t.cell_id = %(cell)s)) ORDER BY j.id",
+        # by the index on the state, so that ended jobs are not read
+        " AND j.id IN (SELECT id FROM scheduling_job WHERE cell_id = %(cell)s AND state IN ('pending', 'running')"
+        " UNION ALL SELECT t.job_id FROM scheduling_departure AS d"
+        " JOIN scheduling_task AS t ON t.id = d.task_id WHERE t.cell_id = %(cell)s) ORDER BY j.id",
         {"cell": cell_id},
     )
     return _rows_table("jobs", rows)
