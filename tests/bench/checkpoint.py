@@ -100,9 +100,12 @@ def _validate(where: Installation, cell_id: int) -> dict[str, Any]:
     from scheduling.history.checkpoints.saving import checkpoint_write
     from scheduling.history.checkpoints.state_at_moment import replay
     from scheduling.master.invariants import validate
+    from scheduling.models import Cell
 
     checkpoint_write(cell_id)
-    return {**_timed(lambda: _expect_none(validate(cell_id, load=load_recorded, replay=replay))), "unit": "s"}
+    after = Cell.objects.get(pk=cell_id).revision
+    checked = _timed(lambda: _expect_none(validate(cell_id, load=load_recorded, replay=replay, after=after)))
+    return {**checked, "unit": "s"}
 
 
 def _replay(where: Installation, cell_id: int) -> dict[str, Any]:

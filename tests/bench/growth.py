@@ -17,8 +17,8 @@ Cases, each as `…-size-exponent` and as `…-age-exponent`:
                               paths, and `sum` is the sum over all paths
     commit-single             one small job, from the request until it is placed
     commit-2000               one job of 2,000 tasks, from the request until all are placed
-    validate                  the function behind `manage.py validate`, without a checkpoint
-    validate-checkpoint       the same right after a checkpoint
+    validate                  `manage.py validate --whole-journal`, without the start of its process
+    validate-checkpoint       `manage.py validate` right after a checkpoint, without the start of its process
     load                      loading the master's state from the rows
     restart                   CPU of a new master, from SIGKILL of the old one until the next job is placed
     backup                    `make backup` of the running installation
@@ -367,12 +367,21 @@ class Point:
             raise RuntimeError(problems[0])
 
     def _after_checkpoint(self) -> Figure:
-        """Return the time of `validate` right after a checkpoint, which production saves every few hours."""
+        """Return the time of `validate` right after a checkpoint, which production saves every hour."""
+        from scheduling.history.checkpoints.rows import load_recorded
         from scheduling.history.checkpoints.saving import checkpoint_save
+        from scheduling.history.checkpoints.state_at_moment import replay
+        from scheduling.master.invariants import validate
         from scheduling.models import Cell
 
         checkpoint_save(Cell.objects.get(pk=self.rows.cell_id))
-        return self._fastest(self._validate)
+        revision = Cell.objects.get(pk=self.rows.cell_id).revision
+
+        def work() -> None:
+            if problems := validate(self.rows.cell_id, load=load_recorded, replay=replay, after=revision):
+                raise RuntimeError(problems[0])
+
+        return self._fastest(work)
 
     def _load(self) -> None:
         from scheduling.master.snapshot import load_state
