@@ -91,16 +91,19 @@ def _counters(cell_id: int, *, after: int) -> list[str]:
     not fit its tasks. Jobs that ended at or before the revision `after` are left out.
     """
     chosen = "j.cell_id = %(cell)s"
-    if after:  # both sides of OR have an index
-        chosen += f" AND (j.state IN {_LIVE} OR j.ended_at > %(since)s)"
-    values = {"cell": cell_id, "since": ended_jobs.ended_since(cell_id, after=after)}
+    if after:
+        chosen += (
+            f" AND j.id IN (SELECT id FROM scheduling_job WHERE cell_id = %(cell)s AND state IN {_LIVE}"
+            f" UNION {ended_jobs.ENDED})"
+        )
+    values = {"cell": cell_id, "after": after}
     rows = query(
         "WITH c AS (SELECT t.job_id, count(*) AS total, count(*) FILTER (WHERE t.state = 'pending') AS pending,"
         " count(*) FILTER (WHERE t.state = 'running') AS running, count(*) FILTER (WHERE t.state = 'dead') AS dead,"
         " count(*) FILTER (WHERE t.up) AS up FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
         f" WHERE {chosen} GROUP BY 1)"
-        " SELECT j.name, j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up, coalesce(total, 0),"
-        " coalesce(pending, 0), coalesce(running, 0), coalesce(dead, 0), coalesce(up, 0)"
+        f" SELECT {ended_jobs.NAMED}, j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up,"
+        " coalesce(total, 0), coalesce(pending, 0), coalesce(running, 0), coalesce(dead, 0), coalesce(up, 0)"
         f" FROM scheduling_job AS j LEFT JOIN c ON c.job_id = j.id WHERE {chosen}"
         " AND (j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up) IS DISTINCT FROM"
         " (coalesce(total, 0), coalesce(pending, 0), coalesce(running, 0), coalesce(dead, 0), coalesce(up, 0))"
@@ -112,9 +115,8 @@ def _counters(cell_id: int, *, after: int) -> list[str]:
         for name, *row in rows
     ]
     rows = query(
-        f"SELECT name FROM scheduling_job AS j WHERE {chosen} AND CASE WHEN state = 'dead'"
+        f"SELECT {ended_jobs.NAMED} FROM scheduling_job AS j WHERE {chosen} AND CASE WHEN state = 'dead'"
         " THEN tasks_total <> tasks_dead OR tasks_total = 0"
-        " OR id IN (SELECT job_id FROM scheduling_update WHERE state = 'open')"
         # a large job is made in parts; the first may be over before the next is made
         " ELSE tasks_total = tasks_dead AND tasks_total > 0"
         " AND NOT EXISTS (SELECT FROM scheduling_update AS u JOIN scheduling_jobspec AS s"
@@ -123,6 +125,12 @@ def _counters(cell_id: int, *, after: int) -> list[str]:
         values,
     )
     wrong += [f"job {name} is dead with live tasks, or alive without" for (name,) in rows]
+    rows = query(
+        f"SELECT {ended_jobs.NAMED} FROM scheduling_update AS u JOIN scheduling_job AS j ON j.id = u.job_id"
+        " WHERE j.cell_id = %(cell)s AND u.state = 'open' AND j.state = 'dead' ORDER BY j.id",
+        values,
+    )
+    wrong += [f"job {name} is dead, but has an open update" for (name,) in rows]
     return wrong
 
 

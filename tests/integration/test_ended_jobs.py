@@ -68,7 +68,7 @@ def world(tmp_path, settings):
         for one in ended
     )
     with connection.cursor() as cursor:
-        cursor.execute("ANALYZE scheduling_job, scheduling_task")
+        cursor.execute("ANALYZE scheduling_job, scheduling_task, scheduling_departure, scheduling_crashedpair")
     return world
 
 
@@ -111,12 +111,14 @@ def test_validate_from_a_checkpoint_does_not_read_all_ended_jobs(world) -> None:
     cell = world.job.cell
     cell.refresh_from_db()
     with CaptureQueriesContext(connection) as captured:
-        assert not any("job ended" in problem for problem in row_problems(cell.id, after=cell.revision))
+        assert not any("job ubar/ended" in problem for problem in row_problems(cell.id, after=cell.revision))
         read_here(cell.id)
     assert len(captured) > 15
     assert scanned(captured) == set()
     with CaptureQueriesContext(connection) as captured:
-        assert any("job ended" in problem for problem in row_problems(cell.id, after=0)), "their counters are wrong"
+        assert any("job ubar/ended" in problem for problem in row_problems(cell.id, after=0)), (
+            "their counters are wrong"
+        )
     assert "scheduling_job" in scanned(captured)
 
 

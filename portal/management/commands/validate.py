@@ -50,23 +50,26 @@ class Command(BaseCommand):
         check = partial(validate, load=load_state if whole_journal else load_recorded, replay=replayed)
         after = {row.id: 0 if whole_journal or ended_jobs else _newest_checkpoint(row) for row in cells}
         problems = [(row.name, problem) for row in cells for problem in check(row.id, after=after[row.id])]
+        for row in cells:
+            if row.id in not_replayed:
+                self.stdout.write(f"{row.name}: the journal was not replayed, because its first events are missing")
+            if after[row.id]:
+                self.stdout.write(
+                    f"{row.name}: jobs that ended at or before revision {after[row.id]} (the newest checkpoint) were"
+                    " not checked; --ended-jobs checks them too"
+                )
         for name, problem in problems:
             self.stderr.write(f"{name}: {problem}")
         if problems:
             raise CommandError(
                 f"{len(problems)} invariants are broken. The lines above describe them. Report this as a bug."
             )
-        for row in cells:
-            if row.id in not_replayed:
-                self.stdout.write(f"{row.name}: the journal was not replayed, because its first events are missing")
-            if after[row.id]:
-                self.stdout.write(
-                    f"{row.name}: jobs that ended up to revision {after[row.id]} (the newest checkpoint) were not"
-                    " checked; --ended-jobs checks them too"
-                )
         self.stdout.write(f"{len(cells)} cells checked; no invariant is broken")
 
 
 def _newest_checkpoint(cell: Cell) -> int:
-    """Return the revision of the newest checkpoint of a cell, or 0 if it has none."""
-    return next((one.header.revision for one in own_checkpoints(cell)), 0)
+    """Return the revision of the newest checkpoint of a cell, or 0 if it has none. A checkpoint of a later revision
+    than the cell's belongs to commits that were lost.
+    """
+    revisions = (one.header.revision for one in own_checkpoints(cell))
+    return next((revision for revision in revisions if revision <= cell.revision), 0)
