@@ -124,7 +124,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     if allocation and file.alloc_set:
         problems.add("alloc_set", "an alloc set cannot be inside another alloc set; remove this field")
     priority, latency_sensitive = _read_urgency(file, problems, limits.bands)
-    _check_labels(file.labels, problems, stored=limits.bands is None)
+    check_labels(file.labels, problems, stored=limits.bands is None)
     if not 1 <= file.tasks <= limits.max_tasks:
         problems.add("tasks", f"{file.tasks} tasks are not possible; give 1 to {limits.max_tasks}")
     for name, value in msgspec.structs.asdict(file.spread).items():
@@ -245,7 +245,8 @@ def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | Non
     return priority, file.appclass == LATENCY_SENSITIVE
 
 
-def _check_labels(labels: dict[str, Any], problems: Problems, *, stored: bool) -> None:
+def check_labels(labels: dict[str, Any], problems: Problems, *, stored: bool = False) -> None:
+    """Add a problem for each label that is not valid. `stored`: whether the labels come from a stored spec."""
     problems.count("labels", labels, MAX_LABELS, "labels")
     for key, value in labels.items():
         if not _LABEL_KEY.fullmatch(key):
