@@ -86,6 +86,9 @@ QUOTA_ARCHIVED_HOURS = "scheduling.history.archive.metered.read_hours"
 BORG_MOMENT_PROCESS = True
 BORG_MAX_TASKS_PER_JOB = env.number("BORG_MAX_TASKS_PER_JOB")
 BORG_MAX_BULK_JOBS = env.number("BORG_MAX_BULK_JOBS")
+BORG_MAX_CRON_JOBS_PER_TENANT = env.number("BORG_MAX_CRON_JOBS_PER_TENANT")
+BORG_MAX_CRON_JOBS_PER_CELL = env.number("BORG_MAX_CRON_JOBS_PER_CELL")
+BORG_CRON_MIN_PERIOD_S = env.number("BORG_CRON_MIN_PERIOD_S")
 BORG_MAX_WATCHES = env.number("BORG_MAX_WATCHES")
 BORG_MAX_WATCHES_PER_CALLER = env.number("BORG_MAX_WATCHES_PER_CALLER")
 BORG_RATE_PER_TOKEN = env.number("BORG_RATE_PER_TOKEN")
@@ -265,6 +268,8 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "CapabilityKindEnum": "quota.api.capabilities.KINDS",
         "ChangeKindEnum": "scheduling.api.explanations.KINDS",
+        "ChangeOutcomeEnum": ["submitted", "updated", "unchanged", "refused"],
+        "CronRunOutcomeEnum": ["submitted", "skipped", "missed", "rejected"],
         "RoleEnum": ["viewer", "operator", "buyer", "owner"],
         "ScopeEnum": ["read", "write", "admin"],
         "ServiceAccountRoleEnum": "quota.tenancy.service_accounts.ROLES",

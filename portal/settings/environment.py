@@ -199,6 +199,13 @@ SETTINGS: dict[str, Setting] = {
     ),
     "BORG_MAX_TASKS_PER_JOB": Setting("100000", "Largest number of tasks of one job.", checks.number(1, 2**20)),
     "BORG_MAX_BULK_JOBS": Setting("10000", "Largest number of jobs in one bulk submission.", checks.number(1, 10**6)),
+    "BORG_MAX_CRON_JOBS_PER_TENANT": Setting(
+        "1000", "Largest number of cron jobs of one tenant in a cell.", checks.number(0, 10**6)
+    ),
+    "BORG_MAX_CRON_JOBS_PER_CELL": Setting("20000", "Largest number of cron jobs in a cell.", checks.number(0, 10**6)),
+    "BORG_CRON_MIN_PERIOD_S": Setting(
+        "60", "Shortest time between two runs of a cron job, in seconds.", checks.number(60, 86_400)
+    ),
     "BORG_MAX_WATCHES": Setting(
         "5000", "Most live pages, WebSockets and long polls of names per web process.", checks.number(1, 10**6)
     ),

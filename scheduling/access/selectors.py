@@ -123,10 +123,11 @@ def brakes_of(cell: Cell) -> list[Brake]:
 
 def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:
     """Return the jobs of the cell that the principal may see, without data of other tables."""
-    return _of_tenants(Job.objects.all(), principal, cell)
+    return of_tenants(Job.objects.all(), principal, cell)
 
 
-def _of_tenants(rows: QuerySet[M], principal: Principal, cell: Cell) -> QuerySet[M]:
+def of_tenants(rows: QuerySet[M], principal: Principal, cell: Cell) -> QuerySet[M]:
+    """Return those rows of a cell that belong to tenants whose jobs the principal may see."""
     rows = rows.filter(cell=cell)
     if Scope.READ not in principal.scopes:
         return rows.none()
@@ -177,7 +178,7 @@ def archived_jobs_visible(
     `tenant`: return only jobs of this tenant; empty: of all tenants. `labels`: labels that the jobs must have, each as
     `key=value`. `selector`: a label selector.
     """
-    rows = _of_tenants(only_archived(), principal, cell)
+    rows = of_tenants(only_archived(), principal, cell)
     if tenant:
         rows = rows.filter(tenant__name=tenant)
     return with_labels(rows, labels, selector).order_by("id")

@@ -42,6 +42,7 @@ class CellDeletionSerializer(serializers.Serializer[Any]):
     machines = serializers.DictField(child=serializers.IntegerField(), help_text="How many are in each state.")
     quota = HeldQuotaSerializer()
     packages = serializers.IntegerField(help_text="Packages, which are deleted.")
+    cron_jobs = serializers.IntegerField(help_text="Cron jobs, which are deleted.")
     capabilities = serializers.IntegerField(help_text="Capabilities for this cell, which end.")
     dns_zone = serializers.CharField(help_text="The DNS zone of the cell, which disappears.")
     dns_names = serializers.IntegerField(help_text="How many jobs, tasks and machines have names in the zone.")

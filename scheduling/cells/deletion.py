@@ -27,6 +27,7 @@ from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.access.selectors import only_archived
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState, MachineStatus
+from scheduling.cron.cron_jobs import cron_jobs_remove
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.machines import last_contact
@@ -34,6 +35,7 @@ from scheduling.models import (
     ArchiveFile,
     ArchiveState,
     Cell,
+    CronJob,
     Departure,
     Drain,
     Job,
@@ -58,9 +60,10 @@ class CellDeletion:
     """What the deletion of a cell would end, and what is in the way.
 
     `jobs`, `alloc_sets`, `tasks`: those that are live. `machines`: how many are in each state. `quota`: what tenants
-    hold from now on. `packages`, `capabilities`: those of this cell. `dns_zone`, `dns_names`: the zone of the cell, and
-    how many jobs, tasks and machines have names in it. `tenants`: the names of the tenants that have quota, packages or
-    jobs in the cell. `jobs_ended`, `archive_files`, `archive_bytes`: the history, which stays readable for SREs.
+    hold from now on. `packages`, `cron_jobs`, `capabilities`: those of this cell. `dns_zone`, `dns_names`: the zone of
+    the cell, and how many jobs, tasks and machines have names in it. `tenants`: the names of the tenants that have
+    quota, packages or jobs in the cell. `jobs_ended`, `archive_files`, `archive_bytes`: the history, which stays
+    readable for SREs.
     `problems`: by field, what is in the way and what to do; empty if the cell can be deleted.
     """
 
@@ -71,6 +74,7 @@ class CellDeletion:
     machines: Mapping[str, int]
     quota: HeldQuota
     packages: int
+    cron_jobs: int
     capabilities: int
     dns_zone: str
     dns_names: int
@@ -104,6 +108,7 @@ def cell_deletion(*, principal: Principal, cell: Cell) -> CellDeletion:
         machines=found.machines,
         quota=found.quota,
         packages=packages.count(),
+        cron_jobs=CronJob.objects.filter(cell=cell).count(),
         capabilities=Capability.objects.filter(cell=cell.name).count(),
         dns_zone=f"{cell.name}.{settings.BORG_ZONE}",
         dns_names=found.jobs[JOB] + found.placed + sum(found.machines.values()),
@@ -136,6 +141,7 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
                 raise Conflict("cell-in-use", detail, fields=problems)
             removed = _remove_machines(entry)
             JoinToken.objects.filter(cell=cell).delete()
+            cron_jobs_remove(entry, list(CronJob.objects.select_related("tenant").filter(cell=cell)), _REASON)
             entry.append(events.CellDeleted(cell=name))
             suffix = f".deleted-{cell.id}"  # no other cell can have such a name: a name of a new cell has no dot
             Cell.objects.filter(pk=cell.id).update(

@@ -201,6 +201,20 @@ def jobs_submit_specs(*, principal: Principal, cell: Cell, specs: Sequence[spec.
     return _submit(principal, cell, specs, dry_run=False, quiet=True)
 
 
+def jobs_submit_for(*, cell: Cell, asked: Sequence[tuple[Principal, spec.JobSpecification]]) -> list[Submission]:
+    """Submit new jobs for several principals in one revision of the cell, inside the caller's transaction. Return the
+    outcome of each job, in the order of `asked`. Rejections are neither explained nor recorded in the journal.
+
+    The jobs of one call should have at most `journal.CHUNK` tasks together; a single job may have more. Locks: the
+    cell's row, then the tenants' use of quota.
+    """
+    items = _items(cell, asked)
+    written = [item for item in items if isinstance(item, Item)]
+    if written:
+        _write(cell, written, dry_run=False, quiet=True)
+    return [item.result() if isinstance(item, Item) else item for item in items]
+
+
 def job_kill(
     *,
     principal: Principal,
@@ -265,30 +279,7 @@ def _submit(
     if_revision: str = "",
     quiet: bool = False,
 ) -> list[Submission]:
-    forbidden = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
-    found = read_models(Tenant, "SELECT {columns} FROM quota_tenant AS t WHERE name = ANY(%s)", [list(forbidden)])
-    tenants = {row.name: row for row in found}
-    items: list[Item | Submission] = []
-    for job_spec in specs:
-        problem = forbidden[job_spec.tenant]
-        if problem is None and job_spec.tenant not in tenants:
-            problem = NotFound("tenant", job_spec.tenant)
-        problem = problem or job_name_rules.reserved(job_spec.name) or privilege_refusal(principal, cell.name, job_spec)
-        if problem is not None:
-            items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
-        else:
-            size = min(job_spec.tasks, journal.CHUNK)
-            items.append(
-                Item(
-                    principal,
-                    job_spec,
-                    tenants[job_spec.tenant],
-                    job_spec.digest(),
-                    size,
-                    submission_key=key,
-                    if_revision=if_revision,
-                )
-            )
+    items = _items(cell, [(principal, job_spec) for job_spec in specs], key=key, if_revision=if_revision)
     written = [item for item in items if isinstance(item, Item)]
     write = partial(_write, cell, dry_run=dry_run, quiet=quiet)
     for batch in _batches(written, whole=dry_run):
@@ -314,6 +305,38 @@ def _submit(
         if item.job is not None and item.size < item.spec.tasks:
             updates.update_advance_job(item.job)
     return done
+
+
+def _items(
+    cell: Cell, asked: Sequence[tuple[Principal, spec.JobSpecification]], *, key: str = "", if_revision: str = ""
+) -> list[Item | Submission]:
+    """Return an item for each job that its principal may submit, and the rejection of each other job."""
+    callers = {(id(principal), job_spec.tenant): (principal, job_spec.tenant) for principal, job_spec in asked}
+    forbidden = {place: _refusal(principal, cell, tenant) for place, (principal, tenant) in callers.items()}
+    names = sorted({job_spec.tenant for _, job_spec in asked})
+    found = read_models(Tenant, "SELECT {columns} FROM quota_tenant AS t WHERE name = ANY(%s)", [names])
+    tenants = {row.name: row for row in found}
+    items: list[Item | Submission] = []
+    for principal, job_spec in asked:
+        problem = forbidden[id(principal), job_spec.tenant]
+        if problem is None and job_spec.tenant not in tenants:
+            problem = NotFound("tenant", job_spec.tenant)
+        problem = problem or job_name_rules.reserved(job_spec.name) or privilege_refusal(principal, cell.name, job_spec)
+        if problem is not None:
+            items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
+            continue
+        items.append(
+            Item(
+                principal,
+                job_spec,
+                tenants[job_spec.tenant],
+                job_spec.digest(),
+                min(job_spec.tasks, journal.CHUNK),
+                submission_key=key,
+                if_revision=if_revision,
+            )
+        )
+    return items
 
 
 def _refusal(principal: Principal, cell: Cell, tenant: str) -> Rejected | None:

@@ -22,6 +22,7 @@ import structlog
 from django.db import DatabaseError, connection
 
 from quota.vocabulary.errors import Rejected
+from scheduling.cron.cron_thread import cron_thread
 from scheduling.master import lease, schedulers, standbys
 from scheduling.master.schedulers import Scheduler
 from scheduling.models import Cell
@@ -54,9 +55,14 @@ class MasterProcess:
     _master: Master | None = None
     _waits_for: str = ""  # what the last log line said that this process waits for
     _failures: int = 0  # errors in a row
+    _works: bool = False  # whether it has the lease, or tries to take it
 
     def run(self) -> None:
         """Work until `stopping` is set. Release the lease at the end, so that a standby takes over at once."""
+        with cron_thread(self.name.removesuffix(_BATCH), is_working=lambda: self._works):
+            self._run()
+
+    def _run(self) -> None:
         self._release_leases_of_ended_processes()
         while not self.stopping.is_set():
             self._touch()
@@ -78,7 +84,12 @@ class MasterProcess:
         master = self._current()
         if master is None:
             return False
-        if master.run(TURN_S, self.stopping):
+        self._works = True
+        try:
+            worked = master.run(TURN_S, self.stopping)
+        finally:
+            self._works = False
+        if worked:
             return True
         if not master.wanted:
             self._master = None

@@ -1,9 +1,10 @@
-"""Jobs and alloc sets, all versions of their specs, and their updates (§2.3, §2.4)."""
+"""Jobs and alloc sets, all versions of their specs, their updates, and cron jobs (§2.3, §2.4)."""
 
 from __future__ import annotations
 
 import uuid
 
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
@@ -250,3 +251,80 @@ class JobNoticeReader(models.Model):
 
     def __str__(self) -> str:
         return f"{self.cell} at revision {self.revision}"
+
+
+class CronJob(models.Model):
+    """A job that is submitted again and again, at the times of a cron line (`scheduling.cron`).
+
+    `schedule`, `time_zone`, `overlap`, `catch_up_s`, `keep_runs`: see `scheduling.cron.cron_spec.CronSpecification`.
+    `template`: the job of a run, as a job file without name, tenant and cell. `tasks`: how many tasks it has.
+    `digest`: of the whole cron job. `version`: increases with each change. `owner`: the user who applied the cron job
+    last. Runs are submitted with the permissions that this user has at that time. `owner_name`: the user's name.
+    `next_at`: the next due time that was not handled yet; None while the cron job is suspended, or if it never runs
+    again. Only transactions that lock the cell's row change a cron job.
+    """
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="cron_jobs", db_index=False)  # `cron_job_due`
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="cron_jobs", db_index=False)  # the constraint
+    name = DnsLabelField(_("name"))
+    labels = models.JSONField(_("labels"), default=dict, blank=True)
+    schedule = models.CharField(_("schedule"), max_length=200)
+    time_zone = models.CharField(_("time zone"), max_length=64)
+    overlap = models.CharField(_("overlap"), max_length=8)
+    catch_up_s = models.FloatField(_("catch-up window, s"))
+    keep_runs = models.PositiveIntegerField(_("runs kept"))
+    template = models.JSONField(_("job of a run"))
+    tasks = models.PositiveIntegerField(_("tasks of a run"))
+    digest = models.CharField(max_length=64)
+    version = models.PositiveIntegerField(_("version"), default=1)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+", verbose_name=_("owner")
+    )
+    owner_name = models.CharField(_("name of the owner"), max_length=200)
+    suspended_at = models.DateTimeField(_("suspended"), null=True, blank=True)
+    next_at = models.DateTimeField(_("next run"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created"))
+    changed_at = models.DateTimeField(_("changed"))
+
+    class Meta:
+        ordering = ["cell", "tenant", "name"]
+        indexes = [models.Index(fields=["cell", "next_at"], name="cron_job_due")]
+        constraints = [models.UniqueConstraint(fields=["tenant", "cell", "name"], name="one_cron_job_per_name")]
+        verbose_name = _("cron job")
+        verbose_name_plural = _("cron jobs")
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+class CronRun(models.Model):
+    """A due time of a cron job, and what happened. There is at most one row per cron job and due time. It is written
+    in the transaction that submits the job of the run, so each run is submitted exactly once.
+
+    `by`: who asked for this run; empty for a run by the cron line. `job_uid`: the UID of the submitted job; the job may
+    be only in the archive. `detail`: why no job was submitted.
+    """
+
+    SUBMITTED, SKIPPED, MISSED, REJECTED = "submitted", "skipped", "missed", "rejected"
+
+    cron_job = models.ForeignKey(CronJob, models.CASCADE, related_name="runs", db_index=False)  # the constraint
+    due_at = models.DateTimeField(_("due"))
+    outcome = models.CharField(
+        _("outcome"), max_length=16, choices=[(o, o) for o in (SUBMITTED, SKIPPED, MISSED, REJECTED)]
+    )
+    job_name = models.CharField(_("job"), max_length=63, blank=True)
+    job_uid = models.UUIDField(null=True, blank=True)
+    code = models.CharField(_("code"), max_length=64, blank=True)
+    detail = models.CharField(_("detail"), max_length=500, blank=True)
+    by = models.CharField(_("started by"), max_length=200, blank=True)
+    at = models.DateTimeField(_("handled"))
+
+    class Meta:
+        ordering = ["-due_at"]
+        constraints = [models.UniqueConstraint(fields=["cron_job", "due_at"], name="one_cron_run_per_due_time")]
+        verbose_name = _("run of a cron job")
+        verbose_name_plural = _("runs of cron jobs")
+
+    def __str__(self) -> str:
+        return f"{self.cron_job} due {self.due_at:%F %T}: {self.outcome}"

@@ -167,6 +167,15 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
     "packages.held": (_packages_held,),
     "job.submitted": (gettext_lazy("job %(name)s was submitted with priority %(priority)d"),),
     "job.rejected": (gettext_lazy("a submission of %(name)s was rejected: %(detail)s"),),
+    "cron.set": (
+        _by(
+            "suspended",
+            {True: gettext_lazy("cron job %(name)s was changed to version %(version)d, and is suspended")},
+            gettext_lazy("cron job %(name)s was changed to version %(version)d: %(schedule)s, %(time_zone)s"),
+        ),
+    ),
+    "cron.deleted": (gettext_lazy("cron job %(name)s was deleted"), "reason"),
+    "cron.skipped": (gettext_lazy("a run of cron job %(name)s was %(outcome)s"), "detail"),
     "job.changed": (gettext_lazy("the job now has version %(spec_version)d of its spec and priority %(priority)d"),),
     "job.ended": (gettext_lazy("the job ended: %(how)s"),),
     "tasks.added": (gettext_lazy("version %(spec_version)d of the spec added tasks"),),

@@ -21,6 +21,9 @@ _CHANGES_NO_PLACEMENT = (
     events.UpdatePaused,
     events.UpdatePromoted,
     events.UpdateEnded,
+    events.CronSet,
+    events.CronDeleted,
+    events.CronSkipped,
     events.ShellOpened,
     events.ShellClosed,
 )

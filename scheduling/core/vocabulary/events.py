@@ -379,6 +379,42 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
     detail: str = ""
 
 
+class CronSet(_Event, frozen=True, tag="cron.set"):
+    """A cron job was created or changed, suspended or resumed. `version`: 1 for a new cron job."""
+
+    cron_id: int
+    tenant: str
+    name: str
+    version: int
+    schedule: str
+    time_zone: str
+    overlap: str
+    suspended: bool = False
+
+
+class CronDeleted(_Event, frozen=True, tag="cron.deleted"):
+    """A cron job was deleted. Its runs that are live go on."""
+
+    cron_id: int
+    tenant: str
+    name: str
+    reason: str = ""
+
+
+class CronSkipped(_Event, frozen=True, tag="cron.skipped"):
+    """A run of a cron job was not submitted. `outcome`: `skipped` because of the overlap policy, `missed` because it
+    would have started later than the catch-up window allows, or `rejected`. `due_at`: in seconds since the epoch.
+    """
+
+    cron_id: int
+    tenant: str
+    name: str
+    due_at: float
+    outcome: str
+    code: str
+    detail: str
+
+
 class ShellOpened(_IncarnationEvent, frozen=True, tag="shell.opened"):
     """A user received permission to open a shell in a task. The event is written before the shell starts.
 
@@ -435,6 +471,9 @@ Event = (
     | UpdatePaused
     | UpdatePromoted
     | UpdateEnded
+    | CronSet
+    | CronDeleted
+    | CronSkipped
     | ShellOpened
     | ShellClosed
 )

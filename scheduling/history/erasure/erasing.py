@@ -49,7 +49,11 @@ _ACTORS = (
     ("scheduling_jobspec", "actor"),
     ("scheduling_update", "actor"),
     ("scheduling_shellsession", "actor"),
+    ("scheduling_cronjob", "owner_name"),
+    ("scheduling_cronrun", "by"),
 )
+# Rows whose column `detail` may contain a name.
+_DETAILS = ("scheduling_update", "scheduling_cronrun")
 
 
 @dataclass(slots=True)
@@ -141,12 +145,11 @@ class Eraser:
                 [identity.pseudonym, identity.name],
             )
             done.others += changed[0][0]
-        for pk, detail in query(
-            "SELECT id, detail FROM scheduling_update WHERE strpos(detail, %s) > 0", [identity.name]
-        ):
-            if (after := identity.value("detail", detail)) != detail:
-                execute("UPDATE scheduling_update SET detail = %s WHERE id = %s", [after, pk])
-                done.others += 1
+        for table in _DETAILS:
+            for pk, detail in query(f"SELECT id, detail FROM {table} WHERE strpos(detail, %s) > 0", [identity.name]):
+                if (after := identity.value("detail", detail)) != detail:
+                    execute(f"UPDATE {table} SET detail = %s WHERE id = %s", [after, pk])
+                    done.others += 1
 
     def _erase_cell(self, cell: Cell, identity: Identity, done: Erased) -> None:
         for batch in _events(cell, identity):

@@ -178,7 +178,7 @@ def _job_submitted(to: Conversion, head: _Head, event: ev.JobSubmitted) -> None:
     to.submitted(head, event.job_id, event.groups, event.spec_version)
 
 
-def _job_rejected(to: Conversion, head: _Head, event: ev.JobRejected) -> None:
+def _job_rejected(to: Conversion, head: _Head, event: ev.JobRejected | ev.CronSkipped) -> None:
     values = {"user": event.tenant, "collection_name": event.name, "detail": f"{event.code}: {event.detail}"}
     to.add("collection_events", head, type="reject", **values)
 
@@ -320,6 +320,7 @@ _HANDLERS: dict[str, _Handler] = {
     for _event, _handler in (
         (ev.JobSubmitted, _job_submitted),
         (ev.JobRejected, _job_rejected),
+        (ev.CronSkipped, _job_rejected),
         (ev.JobChanged, _job_changed),
         (ev.JobEnded, _job_ended),
         (ev.UpdateStarted, _update_started),

@@ -1,5 +1,5 @@
-"""Notifies tenants of jobs that have failed, and of updates that stopped or were rolled back. It follows the journal of
-each cell.
+"""Notifies tenants of jobs that have failed, of updates that stopped or were rolled back, and of missed runs of cron
+jobs. It follows the journal of each cell.
 
 A row of `JobNoticeReader` stores the revision up to which the journal was read. It changes in the transaction that
 writes the notices, so no event is missed and no event leads to two notices, even if a process is killed or two
@@ -16,7 +16,7 @@ from django.db import transaction
 from quota import records
 from quota.vocabulary.permissions import system
 from scheduling.jobs.notices.reasons import failed_reasons
-from scheduling.jobs.notices.sending import notices_write
+from scheduling.jobs.notices.sending import cron_notices_write, notices_write
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobNoticeReader, Update
@@ -24,10 +24,13 @@ from scheduling.models import Cell, Job, JobNoticeReader, Update
 # Revisions of one transaction at most.
 _AT_ONCE = 20_000
 _EVENTS = """
-SELECT kind, job_id, data->>'how', (data->>'update_id')::bigint, data->>'detail' FROM scheduling_event
+SELECT kind, job_id, data->>'how', (data->>'update_id')::bigint, data->>'detail', data->>'tenant', data->>'name',
+  data->>'outcome'
+FROM scheduling_event
 WHERE cell_id = %s AND revision > %s AND revision <= %s
   AND (kind = 'job.ended' AND data->>'how' = 'failed'
-    OR kind = 'update.ended' AND data->>'how' IN ('stopped', 'rolled-back'))
+    OR kind = 'update.ended' AND data->>'how' IN ('stopped', 'rolled-back')
+    OR kind = 'cron.skipped' AND data->>'outcome' IN ('missed', 'rejected'))
 ORDER BY revision, seq"""
 
 
@@ -65,18 +68,20 @@ def _notify_part(cell: Cell, at_once: int) -> tuple[int, bool]:
         rows = query(_EVENTS, [cell.id, own.revision, until])
         own.revision = until  # after a restore of the database, this may be a lower one
         own.save(update_fields=["revision"])
-        return _write(rows), until < newest
+        return _write(cell, rows), until < newest
 
 
-def _write(rows: Sequence[tuple[Any, ...]]) -> int:
+def _write(cell: Cell, rows: Sequence[tuple[Any, ...]]) -> int:
     """Write the notices about events of a cell, the rows of `_EVENTS`. Return the number of jobs in the notices.
 
-    Jobs whose rows are already in the archive are left out.
+    Jobs whose rows are already in the archive are left out. A cron job is named once, with its newest reason.
     """
+    missed = {(tenant, name): detail for kind, *_, detail, tenant, name, _outcome in rows if kind == "cron.skipped"}
+    rows = [row[:5] for row in rows]
     ended = [job_id for kind, job_id, *_ in rows if kind == "job.ended"]
     # Of several updates of a job, the newest one.
     stops = {job_id: _Stop(*stop) for kind, job_id, *stop in rows if kind == "update.ended"}
-    if not ended and not stops:
+    if not ended and not stops and not missed:
         return 0
     jobs = Job.objects.select_related("cell", "tenant").in_bulk([*ended, *stops])
     failed, ends = ([jobs[job_id] for job_id in ids if job_id in jobs] for ids in (ended, stops))
@@ -88,7 +93,8 @@ def _write(rows: Sequence[tuple[Any, ...]]) -> int:
         notices_write(entry, "job.failed", failed, failed_reasons)
         notices_write(entry, "job.update-stopped", stopped, lambda named: why)
         notices_write(entry, "job.rolled-back", rolled_back, lambda named: why)
-    return len(failed) + len(ends)
+        cron_notices_write(entry, cell, missed)
+    return len(failed) + len(ends) + len(missed)
 
 
 def _stop_reason(job: Job, update: Update | None, stop: _Stop) -> str:

@@ -80,7 +80,14 @@ TEXTS: Mapping[str, NoticeText] = {
         many="Updates of %(number)d jobs in cell %(cell)s were rolled back",
         hint="The tasks return to the last good version. Correct the job file, and run `borgctl update FILE` again.",
     ),
+    "cron.missed": NoticeText(
+        one="A run of cron job %(job)s in cell %(cell)s was not started",
+        many="Runs of %(number)d cron jobs in cell %(cell)s were not started",
+        hint="Run `borgctl cron show %(job)s` for the history. `borgctl cron run %(job)s` starts a run now.",
+    ),
 }
+# Notices about cron jobs link to these pages.
+_CRON = "cron.missed"
 
 
 def format_notice(kind: str, *, cell: str, jobs: Sequence[str], reasons: Sequence[str]) -> tuple[str, str]:
@@ -106,6 +113,8 @@ def link(kind: str, *, cell: str, tenant: str, jobs: Sequence[str]) -> str:
     """Return the path of the portal to which the notice links: the page of its job, or a list that contains its
     jobs.
     """
+    if kind == _CRON:
+        return f"/cron/{cell}/{tenant}/{jobs[0]}/" if len(jobs) == 1 else f"/cron/?tenant={tenant}&cell={cell}"
     if len(jobs) == 1:
         return f"/jobs/{cell}/{tenant}/{jobs[0]}/"
     state = f"&state={TEXTS[kind].state}" if TEXTS[kind].state else ""

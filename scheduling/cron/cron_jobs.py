@@ -1,0 +1,251 @@
+"""Changes of cron jobs: apply, delete, suspend, resume, and a run by hand. Each is one transaction that locks the
+cell's row, and has an event in the journal.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from quota.models import Tenant
+from quota.vocabulary.errors import Forbidden, NotFound, Rejected, invalid
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.tenant_permission import own_tenant, require_tenant
+from scheduling.core.vocabulary import events
+from scheduling.cron import cron_spec, due_runs
+from scheduling.cron.cron_spec import CronSpecification
+from scheduling.cron.run_history import DueRun, RunResult
+from scheduling.jobs import job_name_rules
+from scheduling.jobs.submit_and_kill import spec_limits
+from scheduling.journal import journal
+from scheduling.journal.journal import JournalEntry
+from scheduling.models import Cell, CronJob, CronRun
+from scheduling.packages import pinning
+from scheduling.spec.privileges import privilege_refusal
+
+_UID_DIGITS = 12
+NEW = "new"
+
+
+@dataclass(frozen=True, slots=True)
+class CronChange:
+    """The result of an apply. `outcome`: submitted, updated or unchanged. `cron_job`: as it is now."""
+
+    outcome: str
+    cron_job: CronJob
+
+
+def cron_spec_for(
+    *, principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], tenant: str = "", name: str = ""
+) -> CronSpecification:
+    """Read a job file of kind `CronJob` for this cell, tenant and name. Raises `Rejected`, which names the wrong
+    field.
+    """
+    read = cron_spec.parse(file, limits=spec_limits(cell), least_period_s=settings.BORG_CRON_MIN_PERIOD_S)
+    for path, found, wanted in (
+        ("cell", read.cell, cell.name),
+        ("tenant", read.tenant, tenant),
+        ("name", read.name, name),
+    ):
+        if found and wanted and found != wanted:
+            detail = f"the {path} is {found!r} in the file and {wanted!r} in the request; use the same value in both"
+            raise invalid(path, detail, "invalid-spec")
+    spec = read.at(cell=cell.name, tenant=read.tenant or tenant or own_tenant(principal))
+    longest = cron_spec.run_name(spec.name, dt.datetime(2000, 1, 1, tzinfo=dt.UTC), by_hand=True)
+    run = msgspec.structs.replace(spec.job, name=longest, cell=spec.cell, tenant=spec.tenant)
+    job_name_rules.check_lengths(run)
+    pinning.pinned_for(principal, cell, run)
+    return spec
+
+
+def cron_apply(*, principal: Principal, cell: Cell, spec: CronSpecification, if_revision: str = "") -> CronChange:
+    """Create the cron job, or change it to `spec`. The caller becomes its owner. Idempotent.
+
+    `if_revision`: the revision that the cron job must have (`revision_of`). Raises `Rejected` if a limit is exceeded or
+    the revision is another one, and `Forbidden` if the caller may not submit the job.
+    """
+    require_tenant(principal, Action.JOB_WRITE, spec.tenant, cell.name)
+    if principal.user_id is None:
+        detail = f"{principal.name} cannot own a cron job, because it is not a user; apply the file as a user"
+        raise Forbidden("cron.own", detail)
+    if refusal := privilege_refusal(principal, cell.name, spec.job):
+        raise refusal
+    tenant = Tenant.objects.filter(name=spec.tenant).first()
+    if tenant is None:
+        raise NotFound("tenant", spec.tenant)
+    digest = spec.digest()
+    with journal.write(cell.pk, principal) as entry:
+        row = CronJob.objects.filter(cell=cell, tenant=tenant, name=spec.name).first()
+        _check_revision(row, if_revision, spec.name)
+        if row is not None and (row.digest, row.owner_id) == (digest, principal.user_id):
+            return CronChange("unchanged", row)
+        outcome = "submitted" if row is None else "updated"
+        if row is None:
+            _check_numbers(cell, tenant)
+            row = CronJob(cell=cell, tenant=tenant, name=spec.name, version=0, created_at=entry.time)
+        timed = (row.schedule, row.time_zone) != (spec.schedule, spec.time_zone)
+        for name in ("labels", "schedule", "time_zone", "overlap", "catch_up_s", "keep_runs", "template"):
+            setattr(row, name, getattr(spec, name))
+        row.tasks, row.digest, row.version = spec.job.tasks, digest, row.version + 1
+        row.owner_id, row.owner_name, row.changed_at = principal.user_id, principal.name, entry.time
+        if timed and row.suspended_at is None:
+            row.next_at = due_runs.next_time(row.schedule, row.time_zone, entry.time)
+        row.save()
+        _append_set(entry, row)
+        return CronChange(outcome, row)
+
+
+def cron_delete(*, principal: Principal, cron_job: CronJob, reason: str = "") -> None:
+    """Delete a cron job with its history. Live runs go on."""
+    with _locked(principal, cron_job) as (entry, row):
+        cron_jobs_remove(entry, [row], reason)
+
+
+def cron_jobs_remove(entry: JournalEntry, rows: list[CronJob], reason: str) -> None:
+    """Delete cron jobs in the caller's transaction. Each row has its tenant."""
+    for row in rows:
+        entry.append(events.CronDeleted(cron_id=row.pk, tenant=row.tenant.name, name=row.name, reason=reason))
+    ids = [row.pk for row in rows]
+    CronRun.objects.filter(cron_job_id__in=ids)._raw_delete(using="default")
+    CronJob.objects.filter(pk__in=ids)._raw_delete(using="default")
+
+
+def cron_suspend(*, principal: Principal, cron_job: CronJob) -> CronJob:
+    """Suspend a cron job: no further run starts. Live runs go on. Idempotent."""
+    with _locked(principal, cron_job) as (entry, row):
+        if row.suspended_at is None:
+            row.suspended_at, row.next_at = entry.time, None
+            _store(entry, row)
+    return row
+
+
+def cron_resume(*, principal: Principal, cron_job: CronJob) -> CronJob:
+    """Resume a suspended cron job. The times during which it was suspended are not caught up. Idempotent."""
+    with _locked(principal, cron_job) as (entry, row):
+        if row.suspended_at is not None:
+            row.suspended_at = None
+            row.next_at = due_runs.next_time(row.schedule, row.time_zone, entry.time)
+            _store(entry, row)
+    return row
+
+
+def cron_run_now(*, principal: Principal, cron_job: CronJob) -> RunResult:
+    """Submit a run now, with the permissions of the caller; also of a suspended cron job. The next due time stays.
+    Raises `Rejected` if the job is rejected, and `Conflict` if the overlap policy forbids the run.
+    """
+    require_tenant(principal, Action.JOB_WRITE, cron_job.tenant.name, cron_job.cell.name)
+    with transaction.atomic():
+        cell = due_runs.cell_lock(cron_job.cell_id)
+        row = CronJob.objects.select_related("tenant").filter(pk=cron_job.pk).first()
+        if cell is None or row is None:
+            raise NotFound("cron job", cron_job.name)
+        result = due_runs.run_now(cell, _run_by_hand(row, principal, timezone.now()), principal)
+        if result.problem is not None:
+            raise result.problem
+    return result
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Run the `with` block, and roll back what it has changed."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+def revision_of(cron_job: CronJob | None) -> str:
+    """Return the revision of a cron job, or "new" if there is none. It changes with each change by a person."""
+    return NEW if cron_job is None else f"{cron_job.uid.hex[:_UID_DIGITS]}-{cron_job.version}"
+
+
+def _run_by_hand(row: CronJob, principal: Principal, now: dt.datetime) -> DueRun:
+    return DueRun(
+        cron_id=row.pk,
+        uid=row.uid,
+        tenant=row.tenant.name,
+        name=row.name,
+        version=row.version,
+        schedule=row.schedule,
+        time_zone=row.time_zone,
+        overlap=row.overlap,
+        catch_up_s=row.catch_up_s,
+        keep_runs=row.keep_runs,
+        template=msgspec.json.encode(row.template, order="deterministic").decode(),
+        tasks=row.tasks,
+        owner_id=principal.user_id,
+        owner_name=principal.name,
+        due_at=now,
+        by=principal.name,
+    )
+
+
+@contextmanager
+def _locked(principal: Principal, cron_job: CronJob) -> Iterator[tuple[JournalEntry, CronJob]]:
+    """Check the permission, lock the cell's row, and read the cron job again."""
+    require_tenant(principal, Action.JOB_WRITE, cron_job.tenant.name, cron_job.cell.name)
+    with journal.write(cron_job.cell_id, principal) as entry:
+        row = CronJob.objects.select_related("tenant", "cell").filter(pk=cron_job.pk).first()
+        if row is None:
+            raise NotFound("cron job", cron_job.name)
+        yield entry, row
+
+
+def _store(entry: JournalEntry, row: CronJob) -> None:
+    row.version, row.changed_at = row.version + 1, entry.time
+    row.save()
+    _append_set(entry, row)
+
+
+def _append_set(entry: JournalEntry, row: CronJob) -> None:
+    entry.append(
+        events.CronSet(
+            cron_id=row.pk,
+            tenant=row.tenant.name,
+            name=row.name,
+            version=row.version,
+            schedule=row.schedule,
+            time_zone=row.time_zone,
+            overlap=row.overlap,
+            suspended=row.suspended_at is not None,
+        )
+    )
+
+
+def _check_revision(row: CronJob | None, wanted: str, name: str) -> None:
+    found = revision_of(row)
+    if wanted in ("", found):
+        return
+    now = "there is no such cron job now" if row is None else f"the cron job has revision {found} now"
+    raise Rejected(
+        "revision-changed",
+        f"cannot change cron job {name}: the request is for revision {wanted[:80]}, but {now}; look at the plan again,"
+        " and repeat the request with the revision of the new plan",
+        fields={"If-Match": f"the revision is {found}"},
+        figures={"revision": found},
+        status=412,
+    )
+
+
+def _check_numbers(cell: Cell, tenant: Tenant) -> None:
+    numbers = CronJob.objects.filter(cell=cell).aggregate(all=Count("pk"), own=Count("pk", filter=Q(tenant=tenant)))
+    for found, most, who in (
+        (numbers["own"], settings.BORG_MAX_CRON_JOBS_PER_TENANT, f"tenant {tenant.name}"),
+        (numbers["all"], settings.BORG_MAX_CRON_JOBS_PER_CELL, "all tenants together"),
+    ):
+        if found >= most:
+            raise Rejected(
+                "too-many-cron-jobs",
+                f"cell {cell.name} has {found} cron jobs of {who}, and at most {most} are possible; delete some, or ask"
+                " an SRE for a higher limit",
+                figures={"cron_jobs": found, "most": most},
+                status=403,
+            )
