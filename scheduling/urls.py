@@ -11,6 +11,7 @@ from scheduling.api import (
     cell_fits,
     cells,
     checkpoints,
+    cron_jobs,
     drains,
     job_actions,
     jobs,
@@ -45,6 +46,14 @@ _job = [
     path("tasks/<int:index>/", tasks.TaskView.as_view(), name="task"),
     path("tasks/<int:index>/usage/", usage.TaskUsageView.as_view(), name="task-usage"),
     path("tasks/<int:index>/logs/", logs.LogsView.as_view(), name="task-logs"),
+]
+_cron_job = [
+    path("", cron_jobs.CronJobView.as_view(), name="cron-job"),
+    path("plan/", cron_jobs.CronPlanView.as_view(), name="cron-job-plan"),
+    path("suspend/", cron_jobs.CronSuspendView.as_view(), name="cron-job-suspend"),
+    path("resume/", cron_jobs.CronResumeView.as_view(), name="cron-job-resume"),
+    path("run/", cron_jobs.CronRunView.as_view(), name="cron-job-run"),
+    path("runs/", cron_jobs.CronRunsView.as_view(), name="cron-job-runs"),
 ]
 _cell = [
     path("", cells.CellDetailView.as_view(), name="cell"),
@@ -88,6 +97,8 @@ _cell = [
     path("jobs/", jobs.JobsView.as_view(), name="jobs"),
     path("jobs:bulk", jobs.BulkView.as_view(), name="jobs-bulk"),
     path("jobs/<str:tenant>/<str:job>/", include(_job)),
+    path("cron-jobs/", cron_jobs.CronJobsView.as_view(), name="cron-jobs"),
+    path("cron-jobs/<str:tenant>/<str:name>/", include(_cron_job)),
 ]
 urlpatterns = [
     path("cells/", cells.CellsView.as_view(), name="cells"),

@@ -35,7 +35,7 @@ from scheduling.cells.sites import cluster_create, site_create
 from scheduling.jobs import submit_and_kill
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
-from tests.integration import money_rows, rows
+from tests.integration import cron_rows, money_rows, rows
 from tests.integration import world as people
 
 pytestmark = pytest.mark.django_db
@@ -71,6 +71,7 @@ class Door:
 
 ALL = (*MEMBERS, "sre", "stranger")
 JOB = "api/v1/cells/{cell}/jobs/{tenant}/{job}/"
+CRON = "api/v1/cells/{cell}/cron-jobs/{tenant}/{name}/"
 PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
 DIGEST = "sha256:" + "0" * 64
 ACCOUNTS = "api/v1/tenants/{tenant}/service-accounts/"
@@ -80,6 +81,7 @@ TOMORROW = (clock.now().replace(microsecond=0) + dt.timedelta(days=1)).isoformat
 CHANNEL = "api/v1/notices/channels/{channel}/"
 OF_SERVICE = {"priority": 0, "labels": {"service": "front"}}
 FILE = {"task": {"command": ["serve"]}, "tasks": 2}
+CRON_FILE = {"kind": "CronJob", "name": "tool", "schedule": "@daily", "job": FILE}
 BUDGET = "api/v1/quota/budgets/{tenant}/"
 PAYS = ("buyer", "owner", "reader", "bound", "sre")
 SEES = {"foreign": ("sre",), "hidden": ("stranger",)}
@@ -342,6 +344,16 @@ DOORS = (
     Door("get", JOB + "tasks/{index}/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/{index}/usage/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/{index}/logs/", (*MEMBERS, "sre"), 503, **SEES),  # no link shard runs here
+    # cron jobs
+    Door("get", "api/v1/cells/{cell}/cron-jobs/", ALL),
+    Door("get", CRON, (*MEMBERS, "sre"), **SEES),
+    Door("put", CRON, (*WRITERS, "sre"), body=CRON_FILE, **SEES),
+    Door("delete", CRON, (*WRITERS, "sre"), 204, **SEES),
+    Door("post", CRON + "plan/", (*WRITERS, "sre"), body=CRON_FILE, **SEES),
+    Door("post", CRON + "suspend/", (*WRITERS, "sre"), **SEES),
+    Door("post", CRON + "resume/", (*WRITERS, "sre"), **SEES),
+    Door("post", CRON + "run/", (*WRITERS, "sre"), **SEES),
+    Door("get", CRON + "runs/", (*MEMBERS, "sre"), **SEES),
     # names
     Door("get", "bns/{cell}/", ALL),
     Door("get", "bns/{cell}/{tenant}/{job}/", (*MEMBERS, "sre"), **SEES),
@@ -443,6 +455,8 @@ def _world() -> World:
         job = people.submit(boss, cell, people.a_file(**OF_SERVICE), tenant=tenant.name)
         people.bring_up(job, machine)
         rows.a_package(cell, tenant, name="tool", digest=DIGEST, tag="v1")
+        for name in ("tool", "web"):  # the names in paths of REST and of pages
+            cron_rows.apply(boss, cell, name, tenant=tenant.name)
         larger = people.read(cell, people.a_file(tasks=4, **OF_SERVICE), tenant=tenant.name)
         submit_and_kill.job_apply(principal=boss, cell=cell, job_spec=larger)
     invitations = {}
