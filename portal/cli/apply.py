@@ -1,4 +1,5 @@
-"""`borgctl apply FOLDER`: bring the jobs in a folder to the state that their files describe, as from a Git repository.
+"""`borgctl apply FOLDER`: bring the jobs and cron jobs in a folder to the state that their files describe, as from a
+Git repository.
 
     files ─► plan of each job ─► what changes, with all problems ─► confirmation ─► alloc sets, jobs, then kills
 
@@ -17,6 +18,8 @@ import typer
 
 from portal.cli import jobfile, output
 from portal.cli.context import Commands, Context, DryRun, JobReference, Yes, label
+from portal.cli.cron import KIND as CRON
+from portal.cli.cron import CronReference
 from portal.cli.failure import BAD_USAGE, CommandFailed, bad_usage
 from portal.cli.jobs import body_of, target_of
 
@@ -55,12 +58,16 @@ def apply(
         str, typer.Option(help="Value of the label `applied-by` of these jobs. Default: the name of the folder.")
     ] = "",
     prune: Annotated[
-        bool, typer.Option("--prune", help="Also kill live jobs with this label that have no file any more.")
+        bool,
+        typer.Option(
+            "--prune", help="Also kill live jobs, and delete cron jobs, with this label that have no file any more."
+        ),
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Submit and update all jobs whose files are in FOLDER. Shows what would change, and asks before anything changes.
+    """Submit and update all jobs and cron jobs whose files are in FOLDER. Shows what would change, and asks before
+    anything changes.
 
     If a file is wrong or its job would be rejected by itself, nothing changes.
     """
@@ -71,7 +78,7 @@ def apply(
     owner = label(owner or folder.resolve().name, "owner")
     wanted = _planned(session, folder, owner)
     spare = _spare(session, owner, wanted)
-    rows = [*map(_row, wanted), *({"job": str(job), "change": "kill", "file": ""} for job in spare if prune)]
+    rows = [*map(_row, wanted), *({"job": str(job), "change": _end(job), "file": ""} for job in spare if prune)]
     if not dry_run and any(row["change"] != "unchanged" for row in rows):
         if not session.json:
             _show(rows)
@@ -128,6 +135,8 @@ def _read(session: Context, file: Path, owner: str) -> tuple[JobReference, dict[
     job = target_of(session, spec)
     labels = spec.get("labels") or {}
     marked = {**labels, LABEL: owner} if isinstance(labels, dict) else labels  # the portal rejects anything else
+    if spec.get("kind") == CRON:
+        job = CronReference(job.cell, job.tenant, job.name)
     return job, body_of({**spec, "labels": marked}, job)
 
 
@@ -165,22 +174,19 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _spare(session: Context, owner: str, wanted: Sequence[Wanted]) -> list[JobReference]:
-    """Return the live jobs with the label of the owner that have no file, jobs before alloc sets. Only the tenants of
-    the files and of the profile are searched.
+    """Return the cron jobs and the live jobs with the label of the owner that have no file: cron jobs first, alloc sets
+    last. Only the tenants of the files and of the profile are searched.
     """
     kept = {one.job for one in wanted}
     tenants = sorted({job.tenant for job in kept} | ({session.profile.tenant} if session.profile.tenant else set()))
-    rows = [
-        row
-        for cell in session.client.pages("/api/v1/cells/")
-        if not cell.get("study_of")
-        for tenant in tenants
-        for row in session.client.pages(
-            f"/api/v1/cells/{cell['name']}/jobs/", tenant=tenant, state="live", selector=f"{LABEL}={owner}"
-        )
-    ]
+    cells = [cell["name"] for cell in session.client.pages("/api/v1/cells/") if not cell.get("study_of")]
+    places = [(f"/api/v1/cells/{cell}", tenant) for cell in cells for tenant in tenants]
+    own, pages = f"{LABEL}={owner}", session.client.pages
+    rows = [row for path, tenant in places for row in pages(f"{path}/jobs/", tenant=tenant, state="live", selector=own)]
     rows.sort(key=lambda row: row["kind"] == "alloc-set")
-    found = [JobReference(row["cell"], row["tenant"], row["name"]) for row in rows]
+    timed = [row for path, tenant in places for row in pages(f"{path}/cron-jobs/", tenant=tenant, selector=own)]
+    found: list[JobReference] = [CronReference(row["cell"], row["tenant"], row["name"]) for row in timed]
+    found += [JobReference(row["cell"], row["tenant"], row["name"]) for row in rows]
     return [job for job in found if job not in kept]
 
 
@@ -201,6 +207,9 @@ def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobRefer
             problems[str(one.file)] = f"{one.job}: {failed.detail}"
     for job in spare if not problems else ():
         try:
+            if isinstance(job, CronReference):
+                session.client.delete(job.path)
+                continue
             session.client.post(
                 f"{job.path}kill/", {"reason": "its file is gone (borgctl apply --prune)", "confirm": None}
             )
@@ -212,9 +221,13 @@ def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobRefer
         raise CommandFailed("not-all-applied", detail, fields=problems)
 
 
+def _end(job: JobReference) -> str:
+    return "delete" if isinstance(job, CronReference) else "kill"
+
+
 def _row(one: Wanted) -> dict[str, Any]:
     change = {"submitted": "submit", "updated": "update"}.get(one.plan["outcome"], one.plan["outcome"])
-    return {"job": str(one.job), "change": change, "tasks": one.plan["tasks"], "file": str(one.file)}
+    return {"job": str(one.job), "change": change, "tasks": one.plan.get("tasks", {}), "file": str(one.file)}
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:

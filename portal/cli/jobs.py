@@ -18,6 +18,8 @@ from portal.cli.context import (
     JobReference,
     Yes,
 )
+from portal.cli.cron import KIND as CRON
+from portal.cli.cron import CronReference, plan_cron, submit_cron
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import would_be
 from portal.cli.paths import part
@@ -33,6 +35,9 @@ def submit(session: Context, file: File, if_revision: IfRevision = None, dry_run
     """Submit the job in FILE. A second submission of the same file changes nothing."""
     spec = jobfile.read(file)
     job = target_of(session, spec)
+    if spec.get("kind") == CRON:
+        body = body_of(spec, job)
+        return submit_cron(session, job, body, if_revision=if_revision, dry_run=dry_run, new=True)
     path = f"/api/v1/cells/{part(job.cell)}/jobs/"
     answer = session.client.submit(path, body_of(spec, job), if_revision=if_revision, dry_run=dry_run)
     if answer["outcome"] == "unchanged":
@@ -48,6 +53,9 @@ def plan(session: Context, file: File) -> None:
     """
     spec = jobfile.read(file)
     job = target_of(session, spec)
+    if spec.get("kind") == CRON:
+        answer = plan_cron(session, CronReference(job.cell, job.tenant, job.name), body_of(spec, job))
+        return session.say(answer, f"{answer['sentence']}\n  Revision for --if-revision: {answer['job_revision']}")
     answer = session.client.post(f"{job.path}plan/", body_of(spec, job))
     if problem := answer["problem"]:
         detail = f"{job} would be rejected: {problem['detail']}"
@@ -56,6 +64,7 @@ def plan(session: Context, file: File) -> None:
     show_change(session, answer)
     if not session.json and (revision := answer.get("job_revision")):  # portals before 2026-11-28 send none
         output.say(f"  Revision for --if-revision: {revision}")
+    return None
 
 
 @app.command()
@@ -82,8 +91,11 @@ def update(session: Context, file: File, if_revision: IfRevision = None, dry_run
     """Update the job to the spec in FILE, a few tasks at a time."""
     spec = jobfile.read(file)
     job = target_of(session, spec)
+    if spec.get("kind") == CRON:
+        body = body_of(spec, job)
+        return submit_cron(session, job, body, if_revision=if_revision, dry_run=dry_run, new=False)
     answer = session.client.post(f"{job.path}update/", body_of(spec, job), if_revision=if_revision, dry_run=dry_run)
-    show_change(session, answer)
+    return show_change(session, answer)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from portal.cli import (
     capabilities,
     cells,
     checkpoints,
+    cron,
     drains,
     experiments,
     faux,
@@ -85,6 +86,7 @@ for group, name in (
     (packages.package, "package"),
     (checkpoints.checkpoint, "checkpoint"),
     (faux.faux, "faux"),
+    (cron.cron, "cron"),
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 
