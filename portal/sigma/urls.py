@@ -6,7 +6,7 @@ from django.urls import path
 
 from portal.sigma import cells, home, names, notices, sign_in, tokens
 from portal.sigma.history import event, past_cell
-from portal.sigma.jobs import actions, events, job, lists, submit, task, update
+from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, update
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
 from portal.sigma.shop import pages as shop
 from portal.sigma.shop import quote
@@ -16,6 +16,7 @@ from portal.sigma.team import capabilities, invitations, records, service_accoun
 app_name = "sigma"
 _TENANT = "tenants/<str:tenant>/"
 _JOB = "jobs/<str:cell>/<str:tenant>/<str:name>/"
+_CRON = "cron/<str:cell>/<str:tenant>/<str:name>/"
 
 urlpatterns = [
     path("", home.home, name="home"),
@@ -37,6 +38,11 @@ urlpatterns = [
     path(_JOB + "specs/", job.specs, name="specs"),
     path(_JOB + "<int:index>/", task.task, name="task"),
     path(_JOB + "<int:index>/shell/", task.shell, name="shell"),
+    path("cron/", cron.cron_list, name="crons"),
+    path(_CRON, cron.cron, name="cron"),
+    path(_CRON + "run/", cron.run, name="cron-run"),
+    path(_CRON + "suspend/", cron.suspend, name="cron-suspend"),
+    path(_CRON + "resume/", cron.resume, name="cron-resume"),
     path("names/", names.name_list, name="names"),
     path("services/<str:cell>/<str:tenant>/<str:service>/", names.service, name="service"),
     path("submit/", submit.submit, name="submit"),

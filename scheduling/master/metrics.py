@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from scheduling.core.vocabulary.states import JobState, TaskState
+from scheduling.cron.due_runs import lag_s
 from scheduling.master import queue_health, schedulers, standbys
 from scheduling.models import Brake, Cell, Job, Machine, NoticeCount
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
@@ -57,7 +58,7 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Collects the metrics of all cells except study cells. Makes twelve queries and sends one Redis command, for any
+    """Collects the metrics of all cells except study cells. Makes thirteen queries and sends one Redis command, for any
     number of cells and jobs.
     """
 
@@ -110,6 +111,7 @@ class CellCollector(Collector):
         for name, seconds in metering.lag_s(now=timezone.now()).items():
             unmetered.add_metric([name], seconds)
         yield unmetered
+        yield _cron(cells)
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
         """Yield the utilisation of cells, from the newest figures in Redis (`scheduling.usage.utilisation`). Yield
@@ -147,6 +149,16 @@ def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
     for row in rows:
         given.add_metric([cells[row["cell_id"]].name, row["cause"], row["delivered"]], row["n"])
     return given
+
+
+def _cron(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
+    lag = GaugeMetricFamily(
+        "borg_cron_lag_seconds", "How late the oldest run of a cron job is that was not submitted yet", labels=["cell"]
+    )
+    overdue = lag_s()
+    for cell in cells.values():
+        lag.add_metric([cell.name], overdue.get(cell.id, 0.0))
+    return lag
 
 
 def _standbys() -> GaugeMetricFamily:

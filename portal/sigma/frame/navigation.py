@@ -37,6 +37,7 @@ SECTIONS: tuple[Section, ...] = (
         _("Jobs"),
         (
             NavigationLink("jobs", _("Jobs"), ("job", "job_events", "update", "task", "shell", "specs")),
+            NavigationLink("crons", _("Cron jobs"), ("cron",)),
             NavigationLink("submit", _("Submit a job")),
             NavigationLink("names", _("DNS names"), ("service",)),
             NavigationLink("packages", _("Packages")),

@@ -1,0 +1,159 @@
+"""Tests of cron jobs through REST, borgctl, pages, notices, metrics, the deletion of a cell, and erasure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from quota.models import Notice
+from quota.vocabulary.permissions import Role, system
+from scheduling.cron import due_runs
+from scheduling.jobs.notices.event_notices import events_notify
+from scheduling.models import CronJob, Job
+from tests.integration import cron_rows, world
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PATH = "/api/v1/cells/cc/cron-jobs/ubar/nightly/"
+
+
+@pytest.fixture
+def rest(tenant, ann) -> Client:
+    return world.bearer(world.a_user("ann"))
+
+
+def put(rest: Client, path: str = PATH, **changes: Any) -> Any:
+    return rest.put(path, json.dumps(cron_rows.a_cron_file(**changes)), content_type="application/json")
+
+
+def test_rest_creates_changes_suspends_runs_and_deletes(cell, rest) -> None:
+    plan = rest.post(PATH + "plan/", json.dumps(cron_rows.a_cron_file()), content_type="application/json").json()
+    assert (plan["outcome"], plan["job_revision"], CronJob.objects.count()) == ("submitted", "new", 0)
+    assert put(rest, PATH + "?dry_run=1").json()["outcome"] == "submitted"
+    assert CronJob.objects.count() == 0
+    assert put(rest).json()["outcome"] == "submitted"
+    assert put(rest).json()["outcome"] == "unchanged"
+    found = rest.get(PATH).json()
+    assert (found["owner"], found["suspended"], len(found["next_times"])) == ("ann", False, 5)
+    assert found["job"]["task"]["command"] == ["serve"]
+    changed = rest.put(
+        PATH,
+        json.dumps(cron_rows.a_cron_file(schedule="0 5 * * *")),
+        content_type="application/json",
+        headers={"If-Match": found["job_revision"]},
+    )
+    assert changed.json()["outcome"] == "updated"
+    assert rest.post(PATH + "suspend/?dry_run=1").json()["suspended"] is True
+    assert rest.get(PATH).json()["suspended"] is False
+    assert rest.post(PATH + "suspend/").json()["next_times"] == []
+    assert rest.post(PATH + "run/").json()["job"].startswith("nightly-")
+    assert rest.post(PATH + "resume/").json()["suspended"] is False
+    assert [run["by"] for run in rest.get(PATH + "runs/").json()["results"]] == ["ann"]
+    (listed,) = rest.get("/api/v1/cells/cc/cron-jobs/?tenant=ubar").json()["results"]
+    assert (listed["name"], listed["last_outcome"]) == ("nightly", "submitted")
+    assert rest.delete(PATH).status_code == 204
+    assert rest.get(PATH).status_code == 404
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "cure"),
+    [
+        ({"schedule": "30 2 30 2 *"}, "schedule", "never runs"),
+        ({"schedule": "* * *"}, "schedule", "give five"),
+        ({"schedule": "61 * * * *"}, "schedule", "give 0 to 59"),
+        ({"schedule": "0 0 * FOO *"}, "schedule", "one of JAN"),
+        ({"time_zone": "Mars/Base"}, "time_zone", "Europe/Berlin"),
+        ({"overlap": "queue"}, "overlap", "give one of allow"),
+        ({"catch_up_s": 1}, "catch_up_s", "from 60"),
+        ({"keep_runs": 0}, "keep_runs", "from 1"),
+        ({"labels": {"service": "web"}}, "labels.service", "job.labels"),
+        ({"colour": "red"}, "colour", "unknown field"),
+        ({"job": {"start_after": "2030-01-01T00:00:00Z"}}, "job.start_after", "cron line"),
+        ({"job": {"kind": "AllocSet"}}, "job.kind", "always a job"),
+        ({"job": {"labels": {"cron": "x"}}}, "job.labels.cron", "remove it"),
+        ({"job": {"tasks": 0}}, "job.tasks", "not possible"),
+        ({"job": {"task": {"command": []}}}, "job.task.command", "give the program"),
+    ],
+)
+def test_bad_input_names_the_field_and_changes_nothing(cell, rest, changes, field, cure) -> None:
+    answer = put(rest, **changes)
+    assert answer.status_code in (400, 422), answer.json()
+    assert cure in answer.json()["fields"][field]
+    assert CronJob.objects.count() == 0
+
+
+def test_a_viewer_sees_masked_values_and_changes_nothing(cell, rest, tenant) -> None:
+    job = world.with_task(env={"DB_PASSWORD": "hunter2"})
+    put(rest, job={"task": job["task"]})
+    world.a_user("vic", tenant=tenant, role=Role.VIEWER)
+    viewer = world.bearer(world.a_user("vic"))
+    assert "hunter2" not in viewer.get(PATH).content.decode()
+    for verb in ("suspend/", "resume/", "run/"):
+        assert viewer.post(PATH + verb).status_code == 403
+    assert viewer.delete(PATH).status_code == 403
+    stranger = world.bearer(world.a_user("eve"))
+    assert stranger.get(PATH).status_code == 404
+    assert stranger.get("/api/v1/cells/cc/cron-jobs/").json()["results"] == []
+
+
+def test_the_tenant_is_notified_of_missed_and_rejected_runs(cell, ann) -> None:
+    missed, skipped = cron_rows.apply(ann, cell), cron_rows.apply(ann, cell, "other", overlap="forbid")
+    cron_rows.due(missed, ago_s=7200)
+    for ago_s in (50, 10):
+        cron_rows.due(skipped, ago_s=ago_s)
+        due_runs.runs_submit_due(cell.pk)
+    events_notify(cell)
+    (notice,) = Notice.objects.filter(kind="cron.missed")
+    assert notice.subject == "A run of cron job nightly in cell cc was not started"
+    assert "catch_up_s allows 600 s" in notice.text
+    assert notice.url.endswith("/cron/cc/ubar/nightly/")
+    events_notify(cell)
+    assert Notice.objects.filter(kind="cron.missed").count() == 1
+
+
+def test_the_metric_of_lag_shows_how_late_a_run_is(cell, ann) -> None:
+    from scheduling.master.metrics import CellCollector
+
+    def lag() -> float:
+        (family,) = [family for family in CellCollector().collect() if family.name == "borg_cron_lag_seconds"]
+        (sample,) = family.samples
+        return float(sample.value)
+
+    row = cron_rows.apply(ann, cell)
+    assert lag() == 0.0
+    cron_rows.due(row, ago_s=45)
+    assert 45 <= lag() < 60
+
+
+def test_pages_show_cron_jobs_and_their_buttons_work(cell, ann, client) -> None:
+    row = cron_rows.apply(ann, cell, time_zone="Europe/Berlin")
+    client.force_login(world.a_user("ann"))
+    assert "Europe/Berlin" in client.get("/cron/").content.decode()
+    path = "/cron/cc/ubar/nightly/"
+    assert "Run now" in client.get(path).content.decode()
+    assert client.post(path + "run/", follow=True).status_code == 200
+    client.post(path + "suspend/")
+    row.refresh_from_db()
+    assert row.suspended_at is not None
+    text = client.get(path).content.decode()
+    assert "Resume" in text
+    assert "submitted" in text
+    client.post(path + "resume/")
+    row.refresh_from_db()
+    assert row.suspended_at is None
+    client.force_login(world.a_user("eve"))
+    assert client.get(path).status_code == 404
+
+
+def test_the_deletion_of_a_cell_deletes_its_cron_jobs(ann, cell) -> None:
+    from quota.models import Quota
+    from scheduling.cells.deletion import cell_delete, cell_deletion
+
+    cron_rows.apply(ann, cell)
+    Quota.objects.all().delete()
+    assert cell_deletion(principal=system("test"), cell=cell).cron_jobs == 1
+    cell_delete(principal=system("test"), cell=cell, confirm="cc")
+    assert CronJob.objects.count() == 0
