@@ -42,6 +42,7 @@ BENCHES = {
     "moment": "tests.bench.moment",
     "peers": "tests.bench.peers",
     "sql": "tests.bench.sql",
+    "cron": "tests.bench.cron",
     "year": "tests.bench.year.run",
 }
 
