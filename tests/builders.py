@@ -183,6 +183,7 @@ class World:
         gang: bool = False,
         disruption_budget: int = 0,
         start_after: float = 0.0,
+        max_run_s: float = 0.0,
         **asks: Any,
     ) -> World:
         wanted = requirement or needs(**asks)
@@ -201,6 +202,7 @@ class World:
             gang=gang,
             disruption_budget=disruption_budget,
             start_after=start_after,
+            max_run_s=max_run_s,
         )
         self.jobs[name] = JobRow(submitted.job_id, submitted, {i: TaskRow(wanted) for i in range(tasks)})
         return self.send(submitted)

@@ -110,6 +110,16 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     )
     least = serializers.FloatField(help_text="Lower bound of tasks ahead: those of the same size.")
     ahead = serializers.FloatField(help_text="Upper bound of tasks ahead: all that compete for the same machines.")
+    at = serializers.FloatField(
+        allow_null=True,
+        help_text="When the tasks start at the latest (basis `booked` or `time-limits`) or probably (`run-times`), or"
+        " when the gang starts for which the capacity is booked (`booked-for-a-gang`), in seconds since the epoch.",
+    )
+    machines = serializers.IntegerField(help_text="Machines on which capacity is booked for a gang.")
+    fills_s = serializers.FloatField(
+        allow_null=True,
+        help_text="The longest `max_run_s` with which a task of this class would use the booked capacity now.",
+    )
 
 
 class SentencesSerializer(serializers.Serializer[Any]):

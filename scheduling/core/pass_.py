@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.vocabulary.resources import PORTS
+from scheduling.core.booking.bookings import BookingDesk
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import Explainer
 from scheduling.core.garbage import collection_paused
@@ -26,10 +27,10 @@ from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.inside_allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.kernel_input import tables_of
 from scheduling.core.placing.pass_cache import Decision, PassCache
-from scheduling.core.placing.queue import pending_in_order, pending_of
+from scheduling.core.placing.queue import oldest_gangs_first, pending_in_order, pending_of
 from scheduling.core.placing.reserved_cores import cores_held
 from scheduling.core.vocabulary.kernel_arrays import Floats, Tables
-from scheduling.core.vocabulary.plan import Assignment, PassStats, Plan
+from scheduling.core.vocabulary.plan import Assignment, Booking, PassStats, Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, split_task_id
@@ -69,7 +70,12 @@ def schedule_pass(
             return Plan(revision=state.revision)
         memory.decision = decision = _decide(state, policy, own, memory, now=now, rng=rng)
     explained = (explainer or Explainer()).explain(
-        state, decision.sorting, decision.tables, now=now, crashed_pair_s=policy.crashed_pair_s
+        state,
+        decision.sorting,
+        decision.tables,
+        now=now,
+        crashed_pair_s=policy.crashed_pair_s,
+        bookings=decision.plan.bookings,
     )
     return replace(decision.plan, revision=state.revision, unplaced=explained + decision.plan.unplaced)
 
@@ -83,7 +89,7 @@ def _decide(
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
     free = memory.sums.follow(state)
     slots = hardest_first(state, policy, pending_in_order(state.tasks, own[~inside]), free)
-    sorting, tables = _best_attempt(state, policy, slots, free, memory, now=now, rng=rng)
+    sorting, tables, bookings = _best_attempt(state, policy, slots, free, memory, now=now, rng=rng)
     taken: PortsBySlot = {}
     with collection_paused():
         assignments = _assignments(state, sorting, tables, taken)
@@ -116,8 +122,11 @@ def _decide(
             cache_misses=int(tables.placed.figures[1]),
             cut=cut or bool((tables.placed.machine == NOT_TRIED).any()),
         ),
+        bookings=bookings,
     )
-    return Decision(state, state.changes, policy, state.tasks.next_start(now), sorting, tables, plan)
+    # At the time of a booking, the gang starts, or a task has not ended in time and the booking changes.
+    until = min([state.tasks.next_start(now), *(max(booking.at, now + 1.0) for booking in bookings)])
+    return Decision(state, state.changes, policy, until, sorting, tables, plan)
 
 
 def _best_attempt(
@@ -129,41 +138,51 @@ def _best_attempt(
     *,
     now: float,
     rng: np.random.Generator,
-) -> tuple[GroupedQueue, Tables]:
+) -> tuple[GroupedQueue, Tables, tuple[Booking, ...]]:
     """Place the pending tasks in `slots`, in the given order. If some tasks find no machine although the total free
-    capacity is enough, try other orders. Return the attempt that places the most tasks of the highest priorities.
+    capacity is enough, try other orders. Return the attempt that places the most tasks of the highest priorities, and
+    the capacity that it books for gangs.
     """
     held = cores_held(state, slots)
     everywhere = slice(None)
     began = rng.bit_generator.state  # all attempts begin their walks at the same machines
 
-    def attempt(slots: Rows) -> tuple[GroupedQueue, Tables]:
+    def attempt(slots: Rows) -> tuple[GroupedQueue, Tables, tuple[Booking, ...]]:
+        slots = oldest_gangs_first(state.tasks, slots)
         rng.bit_generator.state = began
         sorting = sort_into_groups(state, policy, slots, now=now, cores=held is not None)
         tables = tables_of(state, policy, sorting, free, memory, rng, held)
+        bookings: tuple[Booking, ...] = ()
         if len(state.machines):
             memory.invalidate(everywhere)
-            place(tables)
+            at = place(tables, 0)
+            if at >= 0:
+                desk = BookingDesk(state, policy, sorting, tables, now)
+                while at >= 0:
+                    desk.book(at)
+                    at = place(tables, at)
+                bookings = tuple(desk.bookings)
             memory.invalidate(tables.placed.machine[tables.placed.machine >= 0])
-        return sorting, tables
+        return sorting, tables, bookings
 
-    sorting, tables = attempt(slots)
+    sorting, tables, bookings = attempt(slots)
     machine = tables.placed.machine
+    slots = sorting.slots
     if not worth_retrying(state.tasks, policy, slots, machine, free):
-        return sorting, tables
+        return sorting, tables, bookings
     best, most, last = slots, placed_by_priority(state.tasks, slots, machine), slots
     for _ in range(ATTEMPTS - 1):
         last = unplaced_first(state.tasks, last, machine)
         memory.invalidate(everywhere)
-        sorting, tables = attempt(last)
-        machine = tables.placed.machine
+        sorting, tables, bookings = attempt(last)
+        last, machine = sorting.slots, tables.placed.machine
         number = placed_by_priority(state.tasks, last, machine)
         if number > most:
             best, most = last, number
         if (machine >= 0).all():
             break
     if best is last:
-        return sorting, tables
+        return sorting, tables, bookings
     memory.invalidate(everywhere)
     return attempt(best)
 

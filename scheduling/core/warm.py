@@ -23,16 +23,16 @@ _LLVM = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-[x-]p .*libllvmlite")  # a part t
 
 def compile_kernels() -> None:
     """Run every kernel once, on a small cell. In this cell, one task is placed, one preempts another, one fits on no
-    machine, and one is placed in an alloc.
+    machine, one is placed in an alloc, and capacity is booked for a gang.
     """
     state = CellState()
     vector = (1000,) * SIZE
     machine = events.MachineSet(machine_id=1, hostname="m1", address="127.0.0.1", capacity=vector, rack="r1")
     state.apply(machine, revision=1, time=0.0)
     for job, (priority, cpu, alloc_set) in enumerate(
-        ((0, 600, 0), (200, 600, 0), (201, 600, 0), (200, 100, 0), (200, 50, 4)), start=1
+        ((0, 600, 0), (200, 600, 0), (201, 600, 0), (200, 100, 0), (200, 50, 4), (200, 700, 0)), start=1
     ):
-        asked = Requirement(limit=tuple(cpu if r == 0 else 1 for r in range(SIZE)))
+        asked = Requirement(limit=tuple(cpu if r == 0 else 1 for r in range(SIZE)), max_per_machine=int(job == 6))
         submitted = events.JobSubmitted(
             job_id=job,
             uid=f"{job:032x}",
@@ -45,6 +45,8 @@ def compile_kernels() -> None:
             spec_version=1,
             groups=(Group(asked, ((0, 1),)),),
             alloc_set=alloc_set,
+            gang=job == 6,
+            max_run_s=60.0,
         )
         state.apply(submitted, revision=state.revision + 1, time=0.0)
         plan = schedule_pass(state, Policy(), now=0.0, rng=np.random.default_rng(0))

@@ -62,7 +62,8 @@ def job_sentences(job: Job) -> list[str]:
     """Return short sentences about the state of a job. Sentences about tasks that crash, are unhealthy or have failed
     come first.
     """
-    return _sentences(job, [], [_format_verdict(why, job).head for why in _whys(job)])
+    pending = [f"{_format_verdict(why, job).head} {wording.format_set_time(why)}".rstrip() for why in _whys(job)]
+    return _sentences(job, [], pending)
 
 
 def explain_job(job: Job, principal: Principal) -> Explanation:

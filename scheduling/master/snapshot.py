@@ -47,15 +47,19 @@ class CellSnapshot:
     events: list[tuple[Event, float]] = field(default_factory=list)
 
 
-def take(cell_id: int) -> CellSnapshot:
-    """Return the snapshot of a cell, read in one transaction. Makes about twelve queries for any number of tasks."""
+def take(cell_id: int, *, reports: bool = False) -> CellSnapshot:
+    """Return the snapshot of a cell, read in one transaction. Makes about twelve queries for any number of tasks.
+
+    `reports`: whether the events say which tasks with a time limit are up. Then a state that follows the journal and
+    one from rows agree about when these tasks end at the latest.
+    """
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cell = Cell.objects.get(pk=cell_id)
         taken = CellSnapshot(cell.id, cell.name, cell.revision, tuple(cell.extra_resources))
         created = cell.created_at.timestamp()
         taken.events += [(event, created) for event in _machines(cell_id)]
-        taken.events += _jobs(cell)
+        taken.events += _jobs(cell, reports)
         taken.events += _updates(cell_id)
     return taken
 
@@ -63,7 +67,7 @@ def take(cell_id: int) -> CellSnapshot:
 def load_state(cell_id: int) -> CellState:
     """Return the state of a cell as the scheduler keeps it in memory, read from database rows."""
     with collection_paused():
-        taken = take(cell_id)
+        taken = take(cell_id, reports=True)
         state = CellState(taken.extra_resources)
         state.load(taken.events, revision=taken.revision)
     return state
@@ -79,7 +83,7 @@ def _machines(cell_id: int) -> Iterator[Event]:
         yield events.PackagesHeld(came={digest: tuple(machines) for digest, machines in came.items()})
 
 
-def _jobs(cell: Cell) -> list[tuple[Event, float]]:
+def _jobs(cell: Cell, reports: bool) -> list[tuple[Event, float]]:
     """Return (event, time) for all events that describe live jobs, and ended jobs that still have incarnations on
     machines.
 
@@ -99,14 +103,16 @@ def _jobs(cell: Cell) -> list[tuple[Event, float]]:
         crashed.setdefault(pair.task_id, []).append(pair)
     result: list[tuple[Event, float]] = []
     for job in jobs:
-        result += _job(job, tasks.get(job.id, []), wanted, departed, crashed)
+        result += _job(job, tasks.get(job.id, []), wanted, departed, crashed, reports)
     return result
 
 
+PHASE_UP = "up"
 # Of a reservation only one that differs from the limit is read, because most are equal.
 _TASKS = """
 SELECT job_id, index, state, machine_id, incarnation, spec_version,
-    CASE WHEN reservation <> "limit" THEN reservation END, ports, alloc_id, devices, extract(epoch FROM since)::float8
+    CASE WHEN reservation <> "limit" THEN reservation END, ports, alloc_id, devices, extract(epoch FROM since)::float8,
+    up
 FROM scheduling_task WHERE job_id = ANY(%s) ORDER BY id"""
 
 
@@ -126,6 +132,7 @@ class _TaskRow(NamedTuple):
     alloc_id: int | None
     devices: list[int]
     since: float
+    up: bool
 
 
 def _job(
@@ -134,6 +141,7 @@ def _job(
     wanted: _Requirements,
     departed: dict[int, list[Departure]],
     crashed: dict[int, list[CrashedPair]],
+    reports: bool,
 ) -> Iterator[tuple[Event, float]]:
     ranges: dict[Requirement, list[tuple[int, int]]] = {}
     for task in tasks:
@@ -153,7 +161,7 @@ def _job(
             yield from _crash(task, pair)
         for departure in departed.get(identity, ()):
             yield from _departure(task, departure)
-        yield from _task(task, job, wanted.of(job.id, task.spec_version, task.index))
+        yield from _task(task, job, wanted.of(job.id, task.spec_version, task.index), reports)
         if task.state == RUNNING and task.reservation is not None:
             tasks_reserved.append((task.job_id, task.index))
             reservations.append(tuple(task.reservation))
@@ -164,7 +172,7 @@ def _job(
         yield events.JobEnded(job_id=job.id, how=job.outcome), job.created_at.timestamp()
 
 
-def _task(task: _TaskRow, job: Job, wanted: Requirement) -> Iterator[tuple[Event, float]]:
+def _task(task: _TaskRow, job: Job, wanted: Requirement, reports: bool) -> Iterator[tuple[Event, float]]:
     if task.state != RUNNING and task.spec_version != job.spec_version:
         yield (
             events.TaskUpdated(
@@ -184,11 +192,25 @@ def _task(task: _TaskRow, job: Job, wanted: Requirement) -> Iterator[tuple[Event
             devices=tuple(task.devices),
         )
         yield placed, task.since
+        if reports and task.up and job.max_run_s:
+            yield _came_up(placed), task.since
     elif task.state == DEAD:
         ended = events.TaskEnded(
             job_id=task.job_id, index=task.index, machine_id=0, incarnation=task.incarnation, how="", gone=True
         )
         yield ended, task.since
+
+
+def _came_up(placed: events.TaskPlaced) -> events.TaskReported:
+    return events.TaskReported(
+        job_id=placed.job_id,
+        index=placed.index,
+        machine_id=placed.machine_id,
+        incarnation=placed.incarnation,
+        phase=PHASE_UP,
+        health="",
+        up=True,
+    )
 
 
 def _departure(task: _TaskRow, departure: Departure) -> Iterator[tuple[Event, float]]:

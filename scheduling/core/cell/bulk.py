@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import FREE, PENDING, RUNNING, TaskTable
-from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Floats, Ints, Ints32
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Requirement
 
 _LEAST_SLOTS = 256
@@ -19,8 +19,8 @@ _LEAST_SLOTS = 256
 class TaskColumns(NamedTuple):
     """The tasks of a cell, one element or row per task, sorted by id. `shape`: the number of the requirement in the
     list that `add_tasks` gets. `machine`, `last`: ids of the machine and the previous machine, 0 for none. `alloc`: the
-    id of the alloc that contains the task, or 0. `devices`: bit mask of accelerators. `ports`: by task id, only tasks
-    that hold ports.
+    id of the alloc that contains the task, or 0. `since`: as in `TaskTable`. `devices`: bit mask of accelerators.
+    `ports`: by task id, only tasks that hold ports.
     """
 
     id: Ints
@@ -29,6 +29,7 @@ class TaskColumns(NamedTuple):
     machine: Ints
     last: Ints
     incarnation: Ints32
+    since: Floats
     reservation: Ints  # [T, R]
     alloc: Ints
     devices: Ints
@@ -53,6 +54,7 @@ def add_tasks(state: CellState, columns: TaskColumns, requirements: Sequence[Req
     tasks.shape[:number] = shapes[columns.shape] if number else 0
     tasks.last[:number] = columns.last
     tasks.incarnation[:number] = columns.incarnation
+    tasks.since[:number] = columns.since
     tasks.devices[:number] = columns.devices
     tasks.machine[:number] = _machine_slots(state, columns.machine)
     within = columns.alloc > 0

@@ -12,7 +12,8 @@ task, in this order:
 * for each incarnation that has left a machine but is still being stopped there: `TaskPlaced` with its ports, and
   `TaskEvicted(gone=False)`;
 * for a task that does not run and has another version of the spec than its job: `TaskUpdated`;
-* running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing;
+* running: `TaskPlaced` with its incarnation and ports, and `TaskReported` if it is up and its job has a time limit;
+  dead: `TaskEnded(machine_id=0)`; pending: nothing;
 
 then one `ReservationsSet` for the tasks whose reservation differs from their limit, and `JobEnded` for ended jobs.
 These events rebuild everything that `diff` compares. They do not rebuild the incarnation of a pending task, which is
@@ -90,7 +91,7 @@ class CellState(MachineSums):
         run: list[Any] = []  # events of one kind in a row: most of what happens in a busy cell
         times: list[float] = []
         changed = False
-        placed, ended = events.TaskPlaced, events.TaskEnded
+        placed, ended, reported = events.TaskPlaced, events.TaskEnded, events.TaskReported
         before: type | None = None
         try:
             for event, revision, time in news:
@@ -104,6 +105,8 @@ class CellState(MachineSums):
                     run.append(event)
                     times.append(time)
                     changed = True
+                elif kind is reported:
+                    changed |= self._task_reported(event, time)
                 elif (handler := self._handlers.get(kind)) is not None:
                     handler(event, time)
                     changed = True
@@ -247,10 +250,7 @@ class CellState(MachineSums):
         )
         job.port_names = event.port_names
         self.tasks.add_job(job)
-        self.tasks.set_placing(
-            job, gang=event.gang, disruption_budget=event.disruption_budget, start_after=event.start_after
-        )
-        job.max_run_s = event.max_run_s
+        self._set_placing(job, event)
         self._set_priority(job, event.priority, event.latency_sensitive)
         self._add(job, event.groups)
 
@@ -269,10 +269,7 @@ class CellState(MachineSums):
         before = job.by_limit
         self._settle()
         self._set_priority(job, event.priority, event.latency_sensitive)
-        self.tasks.set_placing(
-            job, gang=event.gang, disruption_budget=event.disruption_budget, start_after=event.start_after
-        )
-        job.max_run_s = event.max_run_s
+        self._set_placing(job, event)
         tasks, machines = self.tasks, self.machines
         slots = job.tasks[job.tasks >= 0]
         slots = slots[(tasks.machine[slots] >= 0) & (tasks.alloc[slots] < 0)]
@@ -281,6 +278,15 @@ class CellState(MachineSums):
         if job.by_limit != before:
             change = tasks.shapes.limit[tasks.shape[slots]] * (1 if job.by_limit else -1)
             np.add.at(machines.prod_limit, tasks.machine[slots], change)
+
+    def _set_placing(self, job: LiveJob, event: events.JobSubmitted | events.JobChanged) -> None:
+        self.tasks.set_placing(
+            job,
+            gang=event.gang,
+            disruption_budget=event.disruption_budget,
+            start_after=event.start_after,
+            max_run_s=event.max_run_s,
+        )
 
     def _set_priority(self, job: LiveJob, priority: int, latency_sensitive: bool) -> None:
         by_limit = self._rule.by_limit(priority, latency_sensitive)
@@ -311,6 +317,7 @@ class CellState(MachineSums):
         self._check(job, event.index, task, PENDING, Transition.SCHEDULE)
         tasks.state[task] = RUNNING
         tasks.incarnation[task] = event.incarnation
+        tasks.since[task], tasks.up[task] = time, False
         tasks.waits(job.slot, -1)
         tasks.running += 1
         if event.ports:
@@ -345,6 +352,7 @@ class CellState(MachineSums):
         self._settle()
         tasks.state[slots] = RUNNING
         tasks.incarnation[slots] = [event.incarnation for event in many]
+        tasks.since[slots], tasks.up[slots] = times, False
         tasks.machine[slots] = where
         tasks.pending -= len(many)
         tasks.running += len(many)
@@ -449,6 +457,18 @@ class CellState(MachineSums):
         job = self._job(split_task_id(key[0])[0])
         job.departures -= 1
         self._forget_if_over(job)
+
+    def _task_reported(self, event: Any, time: float) -> bool:
+        """Store when a running task came up or went down. Return whether this changes when the task ends at the latest:
+        a run with a time limit has the whole time after a restart.
+        """
+        tasks = self.tasks
+        job = tasks.jobs.get(event.job_id)
+        task = job.tasks.item(event.index) if job is not None and 0 <= event.index < len(job.tasks) else -1
+        if job is None or task < 0 or tasks.up.item(task) == event.up or tasks.state.item(task) != RUNNING:
+            return False
+        tasks.up[task], tasks.since[task] = event.up, time
+        return job.max_run_s > 0.0
 
     def _task_revived(self, event: events.TaskRevived, time: float) -> None:
         job = self._job(event.job_id)

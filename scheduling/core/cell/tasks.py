@@ -107,6 +107,9 @@ class TaskTable:
     """The tasks as arrays. Axes: T slots of tasks, J slots of jobs, R resources. `last`: id of the task's previous
     machine, or 0.
 
+    `since`: when a running task was placed or last came up or went down, in seconds since the epoch, like the column of
+    its row. A run with a time limit ends at most `job_max_run_s` seconds later. `up`: as last reported.
+
     `next`, `prev`: links in the list of the tasks on a machine, which starts at `MachineTable.head`. The list has no
     tasks inside allocs. `alloc`: slot of the alloc that contains the task (§2.4), or -1. A task in an alloc uses the
     alloc's resources, and only port numbers of the machine. `devices`: bit mask of the accelerators that the task
@@ -122,6 +125,8 @@ class TaskTable:
         self.machine: Ints32 = np.full(slots, -1, dtype=np.int32)
         self.last: Ints = np.zeros(slots, dtype=np.int64)
         self.incarnation: Ints32 = np.zeros(slots, dtype=np.int32)
+        self.since: Floats = np.zeros(slots, dtype=np.float64)
+        self.up: Bools = np.zeros(slots, dtype=np.bool_)
         self.reservation: Ints = np.zeros((slots, axis), dtype=np.int64)
         self.next: Ints32 = np.full(slots, -1, dtype=np.int32)
         self.prev: Ints32 = np.full(slots, -1, dtype=np.int32)
@@ -137,6 +142,7 @@ class TaskTable:
         self.job_gang: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_budget: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no bound
         self.job_start_after: Floats = np.zeros(jobs, dtype=np.float64)  # no task is placed before this time
+        self.job_max_run_s: Floats = np.zeros(jobs, dtype=np.float64)  # longest time limit of its tasks; 0: none
         self.job_there: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_pending: Ints32 = np.zeros(jobs, dtype=np.int32)
         self.job_alloc_set: Ints = np.zeros(jobs, dtype=np.int64)  # id of the alloc set its tasks live in, 0 none
@@ -156,6 +162,7 @@ class TaskTable:
                 "job_gang",
                 "job_budget",
                 "job_start_after",
+                "job_max_run_s",
                 "job_pending",
                 "job_alloc_set",
                 "job_sensitive",
@@ -168,7 +175,7 @@ class TaskTable:
         self.job_tenant[job.slot] = job.tenant_id
         self.job_alloc_set[job.slot] = job.alloc_set
         self.job_gang[job.slot], self.job_budget[job.slot] = job.gang, job.disruption_budget
-        self.job_start_after[job.slot] = job.start_after
+        self.job_start_after[job.slot], self.job_max_run_s[job.slot] = job.start_after, job.max_run_s
         self.job_pending[job.slot] = 0
         self.job_there[job.slot] = True
         self.jobs[job.id] = job
@@ -232,10 +239,17 @@ class TaskTable:
         later = self.job_start_after[(self.job_start_after > now) & (self.job_pending > 0) & self.job_there]
         return float(later.min()) if len(later) else math.inf
 
-    def set_placing(self, job: LiveJob, *, gang: bool, disruption_budget: int, start_after: float) -> None:
-        job.gang, job.disruption_budget, job.start_after = gang, disruption_budget, start_after
+    def set_placing(
+        self, job: LiveJob, *, gang: bool, disruption_budget: int, start_after: float, max_run_s: float
+    ) -> None:
+        job.gang, job.disruption_budget, job.start_after, job.max_run_s = (
+            gang,
+            disruption_budget,
+            start_after,
+            max_run_s,
+        )
         self.job_gang[job.slot], self.job_budget[job.slot] = gang, disruption_budget
-        self.job_start_after[job.slot] = start_after
+        self.job_start_after[job.slot], self.job_max_run_s[job.slot] = start_after, max_run_s
 
     def set_priority(self, job: LiveJob, priority: int, *, latency_sensitive: bool, by_limit: bool) -> None:
         job.priority, job.latency_sensitive, job.by_limit = priority, latency_sensitive, by_limit
@@ -245,7 +259,7 @@ class TaskTable:
 
     def _grow(self) -> None:
         old, new = len(self.id), 2 * len(self.id)
-        for name in ("id", "state", "shape", "last", "incarnation", "reservation", "devices"):
+        for name in ("id", "state", "shape", "last", "incarnation", "since", "up", "reservation", "devices"):
             setattr(self, name, grown(getattr(self, name), new, 0))
         for name in ("job", "machine", "next", "prev", "alloc"):
             setattr(self, name, grown(getattr(self, name), new, -1))

@@ -13,13 +13,16 @@ those with the oldest explanation. The other classes keep their last explanation
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from scheduling.core.booking.run_ends import MARGIN_S
 from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.fit_times import FitTimes
 from scheduling.core.explaining.forecast import Ends, expected_start, openings
 from scheduling.core.explaining.judgement import Judge, Judgement, leading
 from scheduling.core.explaining.smallest_changes import room_after, smallest_changes
@@ -34,7 +37,8 @@ from scheduling.core.explaining.unplaced_tasks import (
 )
 from scheduling.core.kernels.placement import NOT_TRIED
 from scheduling.core.placing.equivalence_classes import GroupedQueue
-from scheduling.core.vocabulary.kernel_arrays import Bools, Groups, Ints, Ints32, Tables
+from scheduling.core.vocabulary.kernel_arrays import UNBOOKED, Bools, Groups, Ints, Ints32, Tables
+from scheduling.core.vocabulary.plan import Booking
 from scheduling.core.vocabulary.reasons import Basis, ExpectedStart, ReasonCode, SuggestedChange, Why
 from scheduling.core.vocabulary.requirement import Constraint, split_task_id
 
@@ -62,6 +66,9 @@ class _Pass(NamedTuple):
     tenants: TenantsAhead
     now: float
     crashed_pair_s: float
+    tables: Tables
+    bookings: tuple[Booking, ...]
+    times: FitTimes
 
 
 @dataclass(slots=True)
@@ -97,11 +104,18 @@ class Explainer:
     _satisfying: dict[tuple[tuple[Constraint, ...], int], Ints] = field(default_factory=dict)
 
     def explain(
-        self, state: CellState, sorting: GroupedQueue, tables: Tables, *, now: float, crashed_pair_s: float
+        self,
+        state: CellState,
+        sorting: GroupedQueue,
+        tables: Tables,
+        *,
+        now: float,
+        crashed_pair_s: float,
+        bookings: tuple[Booking, ...] = (),
     ) -> tuple[Why, ...]:
         """Return one explanation (`Why`) for each class of tasks that the pass left pending, in the order of the queue.
         `now`: seconds since the epoch. `crashed_pair_s`: for how many seconds a task avoids a machine on which it
-        crashed.
+        crashed. `bookings`: the capacity that the pass has booked for gangs.
         """
         if self.budget is not None and self.budget.classes == 0 and not self._known:
             return ()
@@ -125,7 +139,8 @@ class Explainer:
             if self._examining is None:
                 self._examining = Judge(state, tables), TenantsAhead(waiting, sorting.jobs)
             judge, tenants = self._examining
-            shared = _Pass(sorting, tables.groups, waiting, tenants, now, crashed_pair_s)
+            times = FitTimes(state, sorting, tables, now, self.seen)
+            shared = _Pass(sorting, tables.groups, waiting, tenants, now, crashed_pair_s, tables, bookings, times)
             for position in due:
                 group = waiting.groups[position]
                 judged = judge.judgement(sorting.requirements[group], group)
@@ -164,7 +179,7 @@ class Explainer:
         waiting, state = shared.waiting, judged.state
         group = waiting.groups[position]
         by_limit = bool(shared.groups.by_limit[group])
-        ruled_out = judged.ruled_out()
+        ruled_out = judged.ruled_out(_booked(judged, shared, group))
         code = leading(ruled_out)
         if code == ReasonCode.NO_SUCH_RESOURCE:
             needs = ExpectedStart(Basis.NEEDS_CHANGE)
@@ -225,12 +240,43 @@ class Explainer:
     def _expected(
         self, judged: Judgement, shared: _Pass, position: int, code: str, never: bool, gang: int
     ) -> ExpectedStart:
-        state, groups, group = judged.state, shared.groups, shared.waiting.groups[position]
+        group = shared.waiting.groups[position]
         if never or code == ReasonCode.CONSTRAINT:
             return ExpectedStart(Basis.NEEDS_CHANGE)
         if code == ReasonCode.CRASHED_PAIR:
             left_s = _back_off(judged, shared, group)
             return ExpectedStart(Basis.CRASH_BACK_OFF, 0.0, round(left_s, 1))
+        if code == ReasonCode.BOOKED and not gang:
+            return _behind_booking(shared, group)
+        forecast = self._forecast(judged, shared, position, code, gang)
+        if gang:
+            return self._gang_start(shared, group, gang, forecast)
+        if code not in (ReasonCode.RESOURCE, ReasonCode.PORTS, ReasonCode.CORES):
+            return forecast
+        ahead = shared.waiting.first[position]
+        at = shared.times.by_limits(group, 0, 1) if ahead == 0 else math.inf
+        if at - shared.now < (math.inf if forecast.high_s is None else forecast.high_s):
+            return _start_at(Basis.TIME_LIMITS, at, shared.now)
+        return forecast
+
+    @staticmethod
+    def _gang_start(shared: _Pass, group: int, gang: int, forecast: ExpectedStart) -> ExpectedStart:
+        """Return when the first gang of a class starts: from its booking, the time limits of tasks, their measured run
+        times, or the `forecast` from the rate at which tasks end. `gang`: the number of its tasks.
+        """
+        job_id = min(shared.waiting.pairs[group], key=lambda pair: pair.ahead).job_id
+        for booking in shared.bookings:
+            if booking.job_id == job_id:
+                return _start_at(Basis.BOOKED, booking.at, shared.now, machines=len(booking.on))
+        for basis, find in ((Basis.TIME_LIMITS, shared.times.by_limits), (Basis.RUN_TIMES, shared.times.by_run_times)):
+            at = find(group, job_id, gang)
+            if math.isfinite(at):
+                return _start_at(basis, at, shared.now)
+        return forecast if forecast.high_s is not None else ExpectedStart(Basis.NO_TIME_LIMITS)
+
+    def _forecast(self, judged: Judgement, shared: _Pass, position: int, code: str, gang: int) -> ExpectedStart:
+        """Return the expected start from the rate at which tasks have ended recently."""
+        state, groups, group = judged.state, shared.groups, shared.waiting.groups[position]
         if self.seen is None or code not in (ReasonCode.RESOURCE, ReasonCode.PORTS):
             return ExpectedStart(Basis.NO_HISTORY)
         lacking = judged.judged.lacking
@@ -271,6 +317,39 @@ class Explainer:
         size = before * groups.limit[:, r] / limit[r]
         smaller: Bools = np.all(groups.limit <= limit, axis=1)
         return float(size[smaller].sum()), float(size.sum())
+
+
+def _booked(judged: Judgement, shared: _Pass, group: int) -> int:
+    """Return on how many machines a task of `group` fits, but must leave the free capacity to a gang."""
+    tables = shared.tables
+    bookings, fits = tables.bookings, judged.judged.first == -1
+    made = int(bookings.made[0])
+    first = min(shared.waiting.pairs[group], key=lambda pair: pair.ahead).job_id
+    if (
+        not made
+        or any(booking.job_id == first for booking in shared.bookings)
+        or not bookings.bound[:made, group].any()
+    ):
+        return 0
+    extra = bookings.extra[:made][bookings.bound[:made, group]]
+    lacks = (tables.groups.limit[group] > extra).any(axis=2) | (tables.groups.cores[group] > 0)
+    return int(np.count_nonzero(fits & (lacks & (extra[:, :, 0] < UNBOOKED)).any(axis=0)))
+
+
+def _behind_booking(shared: _Pass, group: int) -> ExpectedStart:
+    """Return the expected start of tasks whose capacity is booked for a gang."""
+    bound = shared.tables.bookings.bound[:, group]
+    own = [booking for booking, binds in zip(shared.bookings, bound.tolist(), strict=False) if binds]
+    first = min(own, key=lambda booking: booking.at)
+    fills_s = math.floor(first.at - shared.now - MARGIN_S)
+    return ExpectedStart(
+        Basis.BOOKED_FOR_A_GANG, at=first.at, machines=len(first.on), fills_s=float(fills_s) if fills_s > 0 else None
+    )
+
+
+def _start_at(basis: Basis, at: float, now: float, *, machines: int = 0) -> ExpectedStart:
+    left_s = round(max(0.0, at - now), 1)
+    return ExpectedStart(basis, 0.0 if basis is Basis.BOOKED else left_s, left_s, at=at, machines=machines)
 
 
 def _gives_up(change: SuggestedChange) -> bool:

@@ -31,6 +31,7 @@ BOUNDS = (ReasonCode.MAX_PER_MACHINE, ReasonCode.MAX_PER_RACK, ReasonCode.MAX_PE
 # How far a reason is from the request: what stands in the way on machines that it asks for comes first.
 _LEADING = (
     (ReasonCode.NO_SUCH_RESOURCE,),
+    (ReasonCode.BOOKED,),
     (ReasonCode.GANG,),
     (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR, ReasonCode.CORES),
     (ReasonCode.MACHINE_STATE,),
@@ -113,8 +114,9 @@ class Judgement:
             if want and not self.largest[r]
         )
 
-    def ruled_out(self) -> tuple[RuledOut, ...]:
-        """Return each reason with the number of machines that it excludes.
+    def ruled_out(self, booked: int = 0) -> tuple[RuledOut, ...]:
+        """Return each reason with the number of machines that it excludes. `booked`: on so many machines, a task fits,
+        but their free capacity is booked.
 
         If no machine has a requested resource, return only this reason.
         """
@@ -144,8 +146,9 @@ class Judgement:
         found.insert(0, RuledOut(ReasonCode.CRASHED_PAIR, "", fell[1 + self.bound(3)]))
         most = largest[1 + self.bound(4)]
         found.append(RuledOut(ReasonCode.CORES, "", fell[1 + self.bound(4)], wanted=max(0, self.cores), largest=most))
+        found.append(RuledOut(ReasonCode.BOOKED, "", booked))
         # One task would fit. What is pending nevertheless starts together or not at all.
-        found.append(RuledOut(ReasonCode.GANG, "", fell[0]))
+        found.append(RuledOut(ReasonCode.GANG, "", fell[0] - booked))
         return tuple(one for one in found if one.machines)
 
     def nearest(self) -> Nearest | None:

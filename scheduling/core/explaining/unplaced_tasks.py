@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.explaining.forecast import expected_start
 from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
-from scheduling.core.vocabulary.reasons import Ahead, QueuePlace, Why
+from scheduling.core.vocabulary.reasons import Ahead, Basis, ExpectedStart, QueuePlace, Why
 from scheduling.core.vocabulary.requirement import Requirement
 
 if TYPE_CHECKING:  # its kernels cost every process that imports them 45 MB
@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # its kernels cost every process that imports them 45 MB
 TENANTS_NAMED = 3
 JOBS_TOLD = 16
 # A class, whatever the pass: requirement, by limit, ceiling, whole cores, the job it belongs to alone, machines that
-# it avoids.
-Key = tuple[Requirement, bool, int, int, int, tuple[int, ...]]
+# it avoids, time limit.
+Key = tuple[Requirement, bool, int, int, int, tuple[int, ...], float]
 # Job id -> how many tenants have tasks ahead of it, and those with most.
 AheadOf = dict[int, tuple[int, tuple[Ahead, ...]]]
 
@@ -160,6 +160,8 @@ def of_job(why: Why, job_id: int) -> Why:
     if not why.places:
         return own
     place, expected = why.places[number], why.expected
+    if expected is not None and expected.at is not None and place.own and expected.basis is not Basis.BOOKED_FOR_A_GANG:
+        expected = ExpectedStart(Basis.BEHIND_OTHERS)
     if expected is not None and expected.ends:
         further = place.ahead - why.ahead  # of other classes too: they may be larger, or in nobody's way
         expected = expected_start(
@@ -192,4 +194,5 @@ def _key(state: CellState, sorting: GroupedQueue, group: int) -> Key:
         int(sorting.cores[group]),
         sorting.jobs[job].id if job >= 0 else 0,
         tuple(state.machines.id[list(sorting.avoid.get(group, ()))].tolist()),
+        float(sorting.max_run_s[group]),
     )

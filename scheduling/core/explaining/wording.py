@@ -6,6 +6,7 @@ This module does not import Django.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -97,6 +98,11 @@ def format_expected_start(why: Why, *, words: Words = ENGLISH) -> str:
     return _Wording(words, (), {}).expected(why.expected) if why.expected is not None else ""
 
 
+def format_set_time(why: Why, *, words: Words = ENGLISH) -> str:
+    """Return the same sentence if it names the time of the start. Otherwise return an empty text."""
+    return format_expected_start(why, words=words) if why.expected is not None and why.expected.at is not None else ""
+
+
 def format_fit(shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH) -> list[str]:
     """Return sentences that say whether `tasks` equal tasks would fit into the cell, and with which limits more tasks
     would fit. `shapes`: the advice about limits for these tasks.
@@ -156,6 +162,9 @@ class _Wording:
             return [self._("No machine of the cell could hold one of these tasks, even if it were empty.")]
         if self.crashed(why):
             return [self._("Look at the log of the task, and correct the cause of its crashes.")]
+        if why.expected is not None and why.expected.fills_s is not None:
+            text = self._("A task with a max_run_s of at most %s would use this capacity before the gang starts.")
+            return [text % f"{why.expected.fills_s:.0f}"]
         if why.code == ReasonCode.MACHINE_STATE:
             return [self._("The job waits until machines are up again.")]
         if why.code in (ReasonCode.RESOURCE, ReasonCode.CORES, "") and not why.changes:
@@ -237,6 +246,7 @@ class _Wording:
             ReasonCode.CORES: self._("%(machines)s with less than %(bound)d whole cores free (at most %(most)s)")
             if one.wanted
             else self._("%(machines)s whose cores all belong to tasks that reserve whole cores"),
+            ReasonCode.BOOKED: self._("%(machines)s whose free capacity is booked for a gang"),
             ReasonCode.GANG: self._(
                 "%(machines)s where one task fits, but not all tasks of the gang fit at the same time"
             ),
@@ -320,7 +330,35 @@ class _Wording:
             else f"{detail}."
         )
 
+    def starts_at(self, expected: ExpectedStart) -> str:
+        """Return a sentence about a start that follows from bookings, time limits or measured run times."""
+        at = dt.datetime.fromtimestamp(expected.at or 0.0, dt.UTC)
+        given = {"at": f"{at:%Y-%m-%d %H:%M:%S} UTC", "machines": self.machines(expected.machines)}
+        texts = {
+            Basis.BOOKED: self._(
+                "The tasks are expected to start together at %(at)s at the latest, when the tasks that use their"
+                " capacity have reached their time limits. The capacity is booked on %(machines)s."
+            ),
+            Basis.TIME_LIMITS: self._(
+                "The next start is expected at %(at)s at the latest, when tasks have reached their time limits."
+            ),
+            Basis.RUN_TIMES: self._(
+                "The tasks are expected to start at about %(at)s, when tasks have run as long as earlier tasks of their"
+                " jobs. This is an estimate: some tasks have no time limit, so no capacity is booked."
+            ),
+            Basis.BOOKED_FOR_A_GANG: self._(
+                "The capacity is booked on %(machines)s for tasks that start together at %(at)s at the latest."
+            ),
+            Basis.NO_TIME_LIMITS: self._(
+                "The start time cannot be known: no end is known of tasks that use the capacity."
+            ),
+            Basis.BEHIND_OTHERS: self._("The start time cannot be known: equal tasks of other jobs come first."),
+        }
+        return texts[expected.basis] % given
+
     def expected(self, expected: ExpectedStart) -> str:
+        if expected.at is not None or expected.basis in (Basis.NO_TIME_LIMITS, Basis.BEHIND_OTHERS):
+            return self.starts_at(expected)
         if expected.low_s is None or expected.high_s is None:
             if expected.basis is not Basis.NO_HISTORY:
                 return ""

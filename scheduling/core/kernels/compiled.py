@@ -21,7 +21,11 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HERE = Path(__file__).parent
-_SOURCES = (*sorted(_HERE.glob("*.py")), _HERE.parent / "vocabulary" / "kernel_arrays.py")
+_SOURCES = (
+    *sorted(_HERE.glob("*.py")),
+    _HERE.parent / "booking" / "earliest_fit.py",
+    _HERE.parent / "vocabulary" / "kernel_arrays.py",
+)
 
 
 def _version() -> str:

@@ -68,3 +68,10 @@ def count_in(machines: MachineArrays, counts: TaskCounts, job: int, m: int, by: 
 def count_all(machines: MachineArrays, counts: TaskCounts, jobs: Ints, positions: Ints) -> None:
     for i in range(jobs.shape[0]):
         count_in(machines, counts, jobs[i], positions[i], 1)
+
+
+@compiled
+def count_on_each(counts: TaskCounts, machines: MachineArrays, job: int, result: Ints) -> None:
+    """Write the number of tasks of `job` on each machine into `result` [P]."""
+    for m in range(result.shape[0]):
+        result[m] = count_on(counts, machines, job, m)

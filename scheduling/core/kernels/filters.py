@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from scheduling.core.kernels.compiled import inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
-from scheduling.core.vocabulary.kernel_arrays import SKIPPED, Bools, Groups, Levels, MachineArrays, TaskCounts
+from scheduling.core.vocabulary.kernel_arrays import (
+    SKIPPED,
+    UNBOOKED,
+    Bookings,
+    Bools,
+    Groups,
+    Levels,
+    MachineArrays,
+    TaskCounts,
+)
 
 # Machines that are scanned at once.
 BLOCK = 256
@@ -109,3 +118,27 @@ def may_hold(machines: MachineArrays, groups: Groups, g: int, m: int, counts: Ta
     maximum numbers of tasks. Use `scan` to check capacity, constraints and whether the machine is up.
     """
     return spread_excess(machines, groups, g, m, counts) == FREE and not has_crashed(groups, g, m)
+
+
+@inlined
+def leaves_booked(bookings: Bookings, groups: Groups, g: int, m: int) -> bool:
+    """Return whether a task of group `g` on machine `m` leaves all booked capacity free, or need not leave it free."""
+    for b in range(bookings.made[0]):
+        if bookings.bound[b, g] and bookings.extra[b, m, 0] < UNBOOKED:
+            if groups.cores[g] > 0:
+                return False  # a booked machine keeps its cores
+            for r in range(groups.limit.shape[1]):
+                if groups.limit[g, r] > bookings.extra[b, m, r]:
+                    return False
+    return True
+
+
+@inlined
+def use_extra(bookings: Bookings, groups: Groups, g: int, m: int, by: int) -> None:
+    """Subtract a task of group `g` from what the bookings leave of machine `m` (`by` = 1), or add it again (`by` = -1).
+    A task that ends before the gang starts changes nothing.
+    """
+    for b in range(bookings.made[0]):
+        if bookings.bound[b, g] and bookings.extra[b, m, 0] < UNBOOKED:
+            for r in range(groups.limit.shape[1]):
+                bookings.extra[b, m, r] -= by * groups.limit[g, r]

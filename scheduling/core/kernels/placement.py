@@ -16,7 +16,8 @@ task needs. Then the machine is offered to every group, which can use it without
 
 If capacity is scarce for a group, its walk continues when the sample is full. For each task, the pass examines a few
 more machines, and a better machine replaces the worst candidate. Such a walk passes over machines that can hold a task,
-so it starts again after the last machine. If one task of a gang fits on no machine, no task of the gang is placed.
+so it starts again after the last machine. If one task of a gang fits on no machine, no task of the gang is placed. Then
+capacity may be booked for it (`booking/`), which tasks after it in the queue leave free.
 
 Tests compare the pass with a slow and simple version in `tests/unit/core/twins.py`.
 """
@@ -30,7 +31,18 @@ from scheduling.core.kernels.compiled import compiled, constant, inlined
 from scheduling.core.kernels.cores import cores_of, cores_suit, hold_cores
 from scheduling.core.kernels.counts import count_in
 from scheduling.core.kernels.devices import hold_devices, pick_devices, share_of
-from scheduling.core.kernels.filters import BLOCK, FREE, is_up, lacking, may_hold, satisfies, scan, spread_excess
+from scheduling.core.kernels.filters import (
+    BLOCK,
+    FREE,
+    is_up,
+    lacking,
+    leaves_booked,
+    may_hold,
+    satisfies,
+    scan,
+    spread_excess,
+    use_extra,
+)
 from scheduling.core.kernels.free_by_level import room
 from scheduling.core.kernels.scorers import PACKAGES, PARTS, PREEMPTION, RUNNERS, job_score, own_score
 from scheduling.core.kernels.victims import NO_BUDGET, preemption_cost, victims_on
@@ -78,7 +90,7 @@ def _evaluate(t: Tables, g: int, m: int) -> float:
     """Return the part of the score of machine `m` for group `g` that may be cached, or -inf if the machine cannot hold
     a task of the group. Call this function only for machines that passed `scan`.
     """
-    if not may_hold(t.machines, t.groups, g, m, t.counts):
+    if not may_hold(t.machines, t.groups, g, m, t.counts) or not leaves_booked(t.bookings, t.groups, g, m):
         return -np.inf
     parts = t.scratch.parts
     parts[PREEMPTION] = 0.0
@@ -419,6 +431,7 @@ def _take(t: Tables, i: int, m: int, preempted: int) -> int:
         devices = pick_devices(t.machines.devices, m, t.groups.limit[g, ACCELERATORS])
     placed.devices[i] = devices
     _hold(t, g, job, m, devices, _COMES)
+    use_extra(t.bookings, t.groups, g, m, _COMES)
     return preempted
 
 
@@ -435,6 +448,7 @@ def _give_back(t: Tables, first: int, until: int) -> int:
             for k in range(placed.victims_from[i], placed.victims_to[i]):
                 _leave(t.machines, t.running, m, placed.victims[k], _GOES)
             _hold(t, g, t.queue.job[i], m, placed.devices[i], _GOES)
+            use_extra(t.bookings, t.groups, g, m, _GOES)
             placed.victims_to[i] = placed.victims_from[i]
             undone += 1
         placed.machine[i] = NONE_FITS
@@ -443,25 +457,29 @@ def _give_back(t: Tables, first: int, until: int) -> int:
 
 
 @compiled
-def place(t: Tables) -> None:
-    """Decide the placements of all tasks in the queue. Write the chosen machines and the tasks to preempt into
-    `t.placed`, and update the used capacity in `t.machines`.
+def place(t: Tables, begin: int) -> int:
+    """Decide the placements of the tasks in the queue, from position `begin` on. Write the chosen machines and the
+    tasks to preempt into `t.placed`, and update the used capacity in `t.machines`.
+
+    Return -1 at the end of the queue. If a gang with `t.queue.books` does not fit, return the position after its last
+    task. Then the caller can book capacity for the gang, and call this function again with the returned position.
     """
     queue, placed = t.queue, t.placed
-    preempted = _NONE
-    done = 0
+    number = queue.group.shape[0]
+    preempted, done = placed.figures[2], placed.figures[4]
     gang = -1  # its first place in the queue
     gang_end = 0
     before = 0  # how many were preempted before it
     failed = False
-    for i in range(queue.group.shape[0]):
+    stopped = -1
+    for i in range(begin, number):
         if i >= gang_end:
             gang, failed = -1, False
             if queue.gang_end[i] > 0:
                 gang, gang_end, before = i, queue.gang_end[i], preempted
         # A gang that has begun is ended: one that waited for a pass it fits into might wait for ever.
         if done >= t.knobs.most and gang in (-1, i):
-            for k in range(i, queue.group.shape[0]):
+            for k in range(i, number):
                 placed.machine[k] = NOT_TRIED
             break
         if failed:
@@ -474,4 +492,10 @@ def place(t: Tables) -> None:
         elif gang >= 0:
             done -= _give_back(t, gang, i + 1)
             preempted, failed = before, True
-    placed.figures[2] = preempted
+            if queue.books[gang]:
+                for k in range(i + 1, gang_end):
+                    placed.machine[k] = NONE_FITS
+                stopped = gang_end
+                break
+    placed.figures[2], placed.figures[4] = preempted, done
+    return stopped

@@ -17,9 +17,11 @@ from scheduling.core.placing.device_demand import typical_tasks
 from scheduling.core.placing.equivalence_classes import GroupedQueue, Level
 from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.placing.pass_cache import PassCache
+from scheduling.core.placing.queue import first_gangs
 from scheduling.core.placing.reserved_cores import Held
 from scheduling.core.placing.search_start import walks
 from scheduling.core.vocabulary.kernel_arrays import (
+    Bookings,
     Cache,
     Groups,
     Ints32,
@@ -33,6 +35,9 @@ from scheduling.core.vocabulary.kernel_arrays import (
 )
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
+
+# Most bookings of one pass: each is for the first gang that does not fit in its band.
+MOST_BOOKINGS = 2
 
 
 def tables_of(
@@ -61,6 +66,7 @@ def tables_of(
     number, places = len(sorting.requirements), len(sorting.slots)
     sample = policy.search.sample if policy.search.randomise else len(machines.slot)
     width = max(1, min(sample, len(machines.slot)))
+    bookings = min(MOST_BOOKINGS, int(np.count_nonzero(queue.books)))
     axis, longest = state.axis, int(state.machines.tasks.max(initial=0)) + 1
     return Tables(
         machines=machines,
@@ -68,6 +74,11 @@ def tables_of(
         levels=memory.levels,
         groups=groups,
         queue=queue,
+        bookings=Bookings(
+            made=np.zeros(1, dtype=np.int64),
+            extra=np.zeros((bookings, len(machines.slot), axis), dtype=np.int64),
+            bound=np.zeros((bookings, number), dtype=np.bool_),
+        ),
         counts=_counts(state, sorting, memory),
         cache=Cache(
             machine=np.zeros((number, width), dtype=np.int64),
@@ -91,7 +102,7 @@ def tables_of(
             victims_to=np.zeros(places, dtype=np.int64),
             victims=np.zeros(tasks.running + 1, dtype=np.int64),
             emptied=np.zeros(places, dtype=np.int64),
-            figures=np.zeros(4, dtype=np.int64),
+            figures=np.zeros(5, dtype=np.int64),
         ),
         scratch=Scratch(
             victims=np.zeros(longest, dtype=np.int64),
@@ -160,7 +171,9 @@ def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueA
         ends = np.append(starts[1:], len(slots))
         own = ganged[starts]
         gang_end[starts[own]] = ends[own]
-    return QueueArrays(sorting.of_task.astype(np.int64), sorting.job.astype(np.int64), last, gang_end)
+    return QueueArrays(
+        sorting.of_task.astype(np.int64), sorting.job.astype(np.int64), last, gang_end, first_gangs(tasks, slots)
+    )
 
 
 def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskCounts:

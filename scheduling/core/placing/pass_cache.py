@@ -54,7 +54,7 @@ MOST_NEAR = 512
 class Decision:
     """The decision of a pass, and the arrays from which explanations are made. A decision is valid until the state
     changes. `changes`: the value of `state.changes` when the pass ran. `until`: the time at which further tasks may be
-    placed, because their `start_after` has come.
+    placed, because their `start_after` has come, or at which a booked gang starts.
     """
 
     state: CellState

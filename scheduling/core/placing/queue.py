@@ -58,6 +58,44 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
     return result
 
 
+def oldest_gangs_first(tasks: TaskTable, slots: Slots) -> Slots:
+    """Return the queue `slots` with the oldest gang of each priority before the other tasks of this priority. Such a
+    gang can book capacity (`core/booking`), and tasks after it in the queue leave this capacity free. If others of its
+    priority came first, they could take what becomes free in each pass, and the gang would never start.
+    """
+    own = _oldest_gangs(tasks, slots)
+    if not own.any():
+        return slots
+    priority = -tasks.job_priority[tasks.job[slots]].astype(np.int64)
+    result: Slots = slots[np.lexsort((np.arange(len(slots)), ~own, priority))]
+    return result
+
+
+def first_gangs(tasks: TaskTable, slots: Slots) -> NDArray[np.bool_]:
+    """Return an array [Q]: whether the task at each position of the queue is the first task of the oldest gang of its
+    priority.
+    """
+    own = _oldest_gangs(tasks, slots)
+    job = tasks.job[slots]
+    own[1:] &= job[1:] != job[:-1]
+    return own
+
+
+def _oldest_gangs(tasks: TaskTable, slots: Slots) -> NDArray[np.bool_]:
+    """Return an array [Q]: whether each task belongs to the gang with the lowest job id in its priority."""
+    job = tasks.job[slots]
+    own: NDArray[np.bool_] = tasks.job_gang[job]
+    if own.any():
+        gangs = np.unique(job[own])
+        ids = np.array([one.id for slot in gangs.tolist() if (one := tasks.job_at[slot]) is not None])
+        by = np.lexsort((ids, tasks.job_priority[gangs]))
+        priority = tasks.job_priority[gangs[by]]
+        oldest = np.zeros(len(tasks.job_gang), dtype=np.bool_)
+        oldest[gangs[by][np.append(True, priority[1:] != priority[:-1])]] = True
+        own = oldest[job]
+    return own
+
+
 def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:
     """Return, for each element, how many elements with equal `keys` have a smaller value in `order`."""
     by = np.lexsort((order, *keys))

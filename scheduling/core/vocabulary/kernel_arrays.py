@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
 
+# The amount that a booking leaves of a machine on which nothing is booked: more than any machine has.
+UNBOOKED = 2**62
+
 # Number of neighbouring machines that a search leaves out together, if none of them can hold the task.
 SKIPPED = 64
 
@@ -120,13 +123,30 @@ class Groups(NamedTuple):
 class QueueArrays(NamedTuple):
     """The pending tasks in the order in which the pass tries them, one element per task. `group`, `job`: the task's
     group and job. `last`: the position of the machine on which it ran before, or -1. `gang_end`: for the first task of
-    a gang, the position after its last task; 0 for all other tasks.
+    a gang, the position after its last task; 0 for all other tasks. `books`: whether the task is the first one of a
+    gang that books capacity if it does not fit.
     """
 
     group: Ints
     job: Ints  # local to the pass
     last: Ints  # position of the machine where the task was before, -1: none
     gang_end: Ints  # for the first of a gang, the place after its last; 0 for all others
+    books: Bools
+
+
+class Bookings(NamedTuple):
+    """The capacity that is booked for gangs which do not fit now. B is the largest number of bookings. A pass without
+    a pending gang has none, so B is 0.
+
+    `extra`: how much of each machine's capacity the gang leaves to tasks that may still run when it starts. It is at
+    least `UNBOOKED` for the first resource if nothing of the machine is booked. `bound`: whether the tasks of a group
+    must leave the booked capacity free. It is false for tasks before the gang in the queue, and for tasks that end
+    before the gang starts.
+    """
+
+    made: Ints  # [1] how many bookings this pass has made
+    extra: Ints  # [B, P, R]
+    bound: Bools  # [B, G]
 
 
 class TaskCounts(NamedTuple):
@@ -186,7 +206,7 @@ class Placed(NamedTuple):
     victims_to: Ints
     victims: Ints  # slots of tasks
     emptied: Ints  # [Q] positions where tasks were preempted, in order
-    figures: Ints  # hits, misses, preempted, emptied
+    figures: Ints  # hits, misses, preempted, emptied, placed
 
 
 class Scratch(NamedTuple):
@@ -209,6 +229,7 @@ class Tables(NamedTuple):
     levels: Levels
     groups: Groups
     queue: QueueArrays
+    bookings: Bookings
     counts: TaskCounts
     cache: Cache
     knobs: SearchParams

@@ -32,6 +32,17 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     packages: tuple[int, ...] = ()
 
 
+class Booking(msgspec.Struct, frozen=True, gc=False):
+    """Capacity that is kept free for a gang until it can start. `job_id`: the job that is the gang. `at`: the time at
+    which it starts at the latest, if all tasks end at or before their time limits, in seconds since the epoch. `on`:
+    (machine id, number of tasks) for each machine, sorted by id.
+    """
+
+    job_id: int
+    at: float
+    on: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class PassStats:
     """Statistics of one pass. They contain no durations, because a pass reads no clock."""
@@ -48,10 +59,12 @@ class PassStats:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The plan of a scheduling pass. `assignments`: the placed tasks, in the order in which the pass placed them.
-    `unplaced`: one explanation (`Why`) for each group of equal tasks that stay pending.
+    `unplaced`: one explanation (`Why`) for each group of equal tasks that stay pending. `bookings`: the capacity that
+    later passes keep free for gangs, as long as nothing changes.
     """
 
     revision: int  # of the state it was made from
     assignments: tuple[Assignment, ...] = ()
     unplaced: tuple[Why, ...] = ()
     stats: PassStats = PassStats()
+    bookings: tuple[Booking, ...] = ()

@@ -27,6 +27,7 @@ class ReasonCode(StrEnum):
     CRASHED_PAIR = "crashed-pair"  # the task crashed on this machine a short while ago (§4)
     CORES = "cores"  # too few whole cores are free of other latency-sensitive tasks (§6.2)
     ALLOC = "alloc"  # no alloc of the alloc set that the job belongs to can hold the task (§2.4)
+    BOOKED = "booked"  # its free capacity is booked for a gang that starts before the task would end
     GANG = "gang"  # the machine can hold one task, but the tasks that start together do not all fit
 
 
@@ -49,6 +50,12 @@ class Basis(StrEnum):
     CRASH_BACK_OFF = "crash-back-off"  # when machines it crashed on are tried again (§4)
     NO_HISTORY = "no-history"  # nothing ended there since the scheduler watches
     NEEDS_CHANGE = "needs-change"  # waiting alone won't do
+    BOOKED = "booked"  # the gang's own booking: when tasks on the booked machines have reached their time limits
+    TIME_LIMITS = "time-limits"  # when tasks have reached their time limits; nothing is booked
+    RUN_TIMES = "run-times"  # when tasks have run as long as earlier tasks of their jobs: an estimate
+    NO_TIME_LIMITS = "no-time-limits"  # no end is known of tasks that use the capacity
+    BOOKED_FOR_A_GANG = "booked-for-a-gang"  # the capacity is kept free for a gang until `at`
+    BEHIND_OTHERS = "behind-others"  # equal tasks of other jobs come first
 
 
 class RuledOut(msgspec.Struct, frozen=True):
@@ -153,6 +160,10 @@ class ExpectedStart(msgspec.Struct, frozen=True):
     `ends`: how many tasks ended in the last `window_s` seconds on machines that could hold the task. `room`: how many
     tasks of the class would have fitted into the capacity that these tasks released. `least`, `ahead`: at least and at
     most how many other tasks come before the next task of the class.
+
+    `at`: when the tasks start at the latest or probably, or when the gang starts for which the capacity is booked, in
+    seconds since the epoch. `machines`: how many machines are booked. `fills_s`: the longest time limit with which a
+    task would use the booked capacity now.
     """
 
     basis: Basis
@@ -163,6 +174,9 @@ class ExpectedStart(msgspec.Struct, frozen=True):
     room: float = 0.0
     least: float = 0.0
     ahead: float = 0.0
+    at: float | None = None
+    machines: int = 0
+    fills_s: float | None = None
 
 
 class Shape(msgspec.Struct, frozen=True):

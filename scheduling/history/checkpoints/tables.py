@@ -230,6 +230,7 @@ def _load_tasks(state: RecordedState, tables: Tables) -> None:
         column["machine_id"],
         column["last"],
         column["incarnation"],
+        column["since"],
         reservation,
         column["alloc"],
         column["devices"],

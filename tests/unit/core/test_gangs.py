@@ -94,12 +94,12 @@ def test_a_task_evicted_from_a_running_gang_comes_back_alone() -> None:
     assert world.where(world.plan(), "gang") == {1: "m1"}
 
 
-def test_a_gang_comes_as_one_where_its_first_task_would() -> None:
-    """Submit a gang among other jobs. All its tasks are placed together when its first task's turn comes."""
-    world = World().machine("m1", cpu=64_000)
+def test_the_oldest_gang_comes_first_in_its_priority_and_others_at_the_turn_of_their_first_task() -> None:
+    world = World().machine("m1", cpu=64_000).job("urgent", priority=300, tenant=3)
     world.job("a", tasks=2, tenant=1).job("gang", tasks=3, tenant=1, gang=True).job("b", tasks=2, tenant=2)
+    world.job("second", tasks=2, tenant=2, gang=True)
     names = [world.name_of(a.job_id) for a in world.plan().assignments]
-    assert names == ["a", "b", "gang", "gang", "gang", "b", "a"]
+    assert names == ["urgent", "gang", "gang", "gang", "a", "b", "second", "second", "a", "b"]
 
 
 def test_the_bound_on_a_pass_tears_no_gang() -> None:

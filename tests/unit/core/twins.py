@@ -149,7 +149,15 @@ class Twin:
         return Decision(best.machine_id, victims, devices, [o.machine_id for o in others[:RUNNERS_UP]])
 
     def _queue(self, order: list[int]) -> list[list[int]]:
-        """Return the units to place, in order: single tasks, and each gang at the position of its first task."""
+        """Return the units to place, in order: single tasks, and each gang at the position of its first task. The
+        oldest gang of each priority comes first in its priority.
+        """
+        oldest: dict[int, int] = {}
+        for task in order:
+            job = self._job(task)
+            if job.gang:
+                oldest[job.priority] = min(job.id, oldest.get(job.priority, job.id))
+        order = sorted(order, key=lambda task: (-self._job(task).priority, self._job(task).id not in oldest.values()))
         result: list[list[int]] = []
         gangs: dict[int, list[int]] = {}
         for task in order:
