@@ -14,6 +14,7 @@ import sys
 BENCHES = {
     "pack": "tests.bench.pack",
     "pass": "tests.bench.pass_",
+    "backfill": "tests.bench.backfill",
     "compaction": "tests.bench.compaction",
     "commit": "tests.bench.commit",
     "quota": "tests.bench.quota",
