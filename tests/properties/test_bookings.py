@@ -1,4 +1,4 @@
-"""Property tests of bookings on random cells: no task that uses booked capacity delays the gang, and no cell gets stuck.
+"""Property tests of bookings on random cells: no task on booked capacity delays the gang, and no cell gets stuck.
 
 Each example is a small simulation in virtual time. Tasks with a time limit end at or before it, and no task is more
 urgent than the gang. In some examples, tasks are killed, machines are drained, and the gang is cancelled.

@@ -250,7 +250,7 @@ class Explainer:
             return _behind_booking(shared, group)
         forecast = self._forecast(judged, shared, position, code, gang)
         if gang:
-            return self._gang_start(shared, group, gang, forecast)
+            return _gang_start(shared, position, gang, forecast)
         if code not in (ReasonCode.RESOURCE, ReasonCode.PORTS, ReasonCode.CORES):
             return forecast
         ahead = shared.waiting.first[position]
@@ -258,21 +258,6 @@ class Explainer:
         if at - shared.now < (math.inf if forecast.high_s is None else forecast.high_s):
             return _start_at(Basis.TIME_LIMITS, at, shared.now)
         return forecast
-
-    @staticmethod
-    def _gang_start(shared: _Pass, group: int, gang: int, forecast: ExpectedStart) -> ExpectedStart:
-        """Return when the first gang of a class starts: from its booking, the time limits of tasks, their measured run
-        times, or the `forecast` from the rate at which tasks end. `gang`: the number of its tasks.
-        """
-        job_id = min(shared.waiting.pairs[group], key=lambda pair: pair.ahead).job_id
-        for booking in shared.bookings:
-            if booking.job_id == job_id:
-                return _start_at(Basis.BOOKED, booking.at, shared.now, machines=len(booking.on))
-        for basis, find in ((Basis.TIME_LIMITS, shared.times.by_limits), (Basis.RUN_TIMES, shared.times.by_run_times)):
-            at = find(group, job_id, gang)
-            if math.isfinite(at):
-                return _start_at(basis, at, shared.now)
-        return forecast if forecast.high_s is not None else ExpectedStart(Basis.NO_TIME_LIMITS)
 
     def _forecast(self, judged: Judgement, shared: _Pass, position: int, code: str, gang: int) -> ExpectedStart:
         """Return the expected start from the rate at which tasks have ended recently."""
@@ -345,6 +330,26 @@ def _behind_booking(shared: _Pass, group: int) -> ExpectedStart:
     return ExpectedStart(
         Basis.BOOKED_FOR_A_GANG, at=first.at, machines=len(first.on), fills_s=float(fills_s) if fills_s > 0 else None
     )
+
+
+def _gang_start(shared: _Pass, position: int, gang: int, forecast: ExpectedStart) -> ExpectedStart:
+    """Return when the first gang of a class starts: from its booking, or from the time limits of tasks or their
+    measured run times if nothing comes before it in the queue, or else the `forecast` from the rate at which tasks end.
+    `gang`: the number of its tasks.
+    """
+    group = shared.waiting.groups[position]
+    job_id = min(shared.waiting.pairs[group], key=lambda pair: pair.ahead).job_id
+    for booking in shared.bookings:
+        if booking.job_id == job_id:
+            return _start_at(Basis.BOOKED, booking.at, shared.now, machines=len(booking.on))
+    first = shared.waiting.first[position] == 0
+    if first and (at := shared.times.by_limits(group, job_id, gang)) < math.inf:
+        return _start_at(Basis.TIME_LIMITS, at, shared.now)
+    if first and (at := shared.times.by_run_times(group, job_id, gang)) < math.inf:
+        return _start_at(Basis.RUN_TIMES, at, shared.now)
+    if forecast.high_s is not None:
+        return forecast
+    return ExpectedStart(Basis.NO_TIME_LIMITS if first else Basis.BEHIND_OTHERS)
 
 
 def _start_at(basis: Basis, at: float, now: float, *, machines: int = 0) -> ExpectedStart:

@@ -337,7 +337,8 @@ class _Wording:
         texts = {
             Basis.BOOKED: self._(
                 "The tasks are expected to start together at %(at)s at the latest, when the tasks that use their"
-                " capacity have reached their time limits. The capacity is booked on %(machines)s."
+                " capacity have reached their time limits. The capacity is booked on %(machines)s, but more urgent"
+                " tasks may still use it."
             ),
             Basis.TIME_LIMITS: self._(
                 "The next start is expected at %(at)s at the latest, when tasks have reached their time limits."
@@ -352,7 +353,7 @@ class _Wording:
             Basis.NO_TIME_LIMITS: self._(
                 "The start time cannot be known: no end is known of tasks that use the capacity."
             ),
-            Basis.BEHIND_OTHERS: self._("The start time cannot be known: equal tasks of other jobs come first."),
+            Basis.BEHIND_OTHERS: self._("The start time cannot be known: other pending tasks come first."),
         }
         return texts[expected.basis] % given
 

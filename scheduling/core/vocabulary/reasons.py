@@ -55,7 +55,7 @@ class Basis(StrEnum):
     RUN_TIMES = "run-times"  # when tasks have run as long as earlier tasks of their jobs: an estimate
     NO_TIME_LIMITS = "no-time-limits"  # no end is known of tasks that use the capacity
     BOOKED_FOR_A_GANG = "booked-for-a-gang"  # the capacity is kept free for a gang until `at`
-    BEHIND_OTHERS = "behind-others"  # equal tasks of other jobs come first
+    BEHIND_OTHERS = "behind-others"  # other pending tasks come first
 
 
 class RuledOut(msgspec.Struct, frozen=True):

@@ -340,4 +340,8 @@ def test_a_second_equal_gang_is_behind_the_first() -> None:
     why = why_of(one, "second")
     assert why.expected is not None
     assert why.expected.basis is Basis.BEHIND_OTHERS
-    assert "equal tasks of other jobs come first" in sentence(why)
+    assert "other pending tasks come first" in sentence(why)
+    one.job("third", cpu=5500, tasks=2, priority=BATCH, gang=True)
+    why = why_of(one, "third")
+    assert why.expected is not None
+    assert why.expected.basis is Basis.BEHIND_OTHERS
