@@ -459,19 +459,17 @@ def _give_back(t: Tables, first: int, until: int) -> int:
 @compiled
 def place(t: Tables, begin: int) -> int:
     """Decide the placements of the tasks in the queue, from position `begin` on. Write the chosen machines and the
-    tasks to preempt into `t.placed`, and update the used capacity in `t.machines`.
+    tasks to preempt into `t.placed`, and update the used capacity in `t.machines`. Return -1 at the end of the queue.
 
-    Return -1 at the end of the queue. If a gang with `t.queue.books` does not fit, return the position after its last
-    task. Then the caller can book capacity for the gang, and call this function again with the returned position.
+    If a gang with `t.queue.books` does not fit, return the position after its last task, at which to continue after
+    capacity was booked for the gang.
     """
     queue, placed = t.queue, t.placed
     number = queue.group.shape[0]
     preempted, done = placed.figures[2], placed.figures[4]
-    gang = -1  # its first place in the queue
-    gang_end = 0
+    gang, gang_end = -1, 0  # its first place in the queue, and the place after its last
     before = 0  # how many were preempted before it
-    failed = False
-    stopped = -1
+    failed, stopped = False, -1
     for i in range(begin, number):
         if i >= gang_end:
             gang, failed = -1, False

@@ -189,5 +189,21 @@ def test_tasks_end_at_their_time_limit_and_start_after_their_time() -> None:
     assert ended == {1: ("failed", 60.0), 2: ("finished", 10.0), 3: ("finished", 20.0)}
 
 
+def test_short_tasks_fill_the_gap_before_a_gang() -> None:
+    """Simulate two machines. A gang waits for a task with a time limit of 600 s, which ends earlier or at the limit."""
+    jobs = [
+        (0.0, job(1, cpu=12_000, max_run_s=600.0)),
+        (10.0, job(2, cpu=10_000, tasks=2, gang=True)),
+        (20.0, job(3, cpu=12_000)),
+        (30.0, job(4, cpu=12_000, max_run_s=100.0)),
+    ]
+    for lasts_s, starts in ((900.0, 600.0), (400.0, 400.0)):
+        one = simulation(jobs, behaviour=Lasting({1: lasts_s, 2: 50.0, 4: 90.0}), machines=2)
+        one.run(1200.0)
+        placed = {record.event.job_id: record.time for record in one.cell.journal.recent if is_placed(record.event)}
+        assert placed[4] < 100.0 < placed[2] < placed[3]
+        assert starts <= placed[2] <= starts + 5.0
+
+
 def is_placed(event: events.Event) -> bool:
     return isinstance(event, events.TaskPlaced)
