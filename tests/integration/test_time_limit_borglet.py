@@ -32,7 +32,7 @@ def test_a_task_ends_at_its_time_limit_although_its_borglet_was_restarted(tmp_pa
         ended = until(lambda: (row := task(job)).state == "dead" and row, what="at its limit")
     assert (ended.outcome, ended.incarnation, ended.restarts) == ("failed", 1, 0)
     exit_ = ended.exit
-    assert (exit_["cause"], exit_["signal"], exit_["notice"]) == ("time-limit", 9, "full")
+    assert (exit_["cause"], exit_["signal"], exit_["notice"]) == ("time-limit", 9, "full"), exit_
     assert ended.detail.startswith("time limit, killed by signal 9: the task ran for 3 s, which is its max_run_s")
     assert "killed after a notice of 1 s" in ended.detail
     assert exit_["at"] - placed_at >= 4.0  # the limit and the notice
