@@ -9,6 +9,7 @@ local time that is repeated runs once, at its first occurrence.
 
 from __future__ import annotations
 
+import bisect
 import calendar
 import datetime as dt
 import re
@@ -100,15 +101,29 @@ class CronLine:
                 return due
         return None
 
+    def newest_between(self, after: dt.datetime, until: dt.datetime, zone: ZoneInfo) -> dt.datetime | None:
+        """Return the last moment after `after` and not after `until` at which a run is due, in UTC, or None."""
+        newest, end = self.next_after(after, zone), until
+        if newest is None or newest > until:
+            return None
+        while end - newest > dt.timedelta(seconds=1):  # no run is due after `end`
+            middle = newest + (end - newest) // 2
+            later = self.next_after(middle, zone)
+            if later is not None and later <= until:
+                newest = later
+            else:
+                end = middle
+        return newest
+
     def _local_times_after(self, local: dt.datetime) -> Iterator[dt.datetime]:
         """Yield the times of the line on a clock without a time zone, in order."""
-        day, after = local.date(), local
+        day = local.date()
         for _ in range(_MOST_DAYS):
             if self.matches_day(day):
                 midnight = dt.datetime.combine(day, dt.time())
-                for minutes in self.times:
-                    if (time := midnight + dt.timedelta(minutes=minutes)) > after:
-                        yield time
+                first = bisect.bisect_right(self.times, (local - midnight).total_seconds() / 60)  # 0 on later days
+                for minutes in self.times[first:]:
+                    yield midnight + dt.timedelta(minutes=minutes)
             elif day.month not in self.months:  # the last day of this month
                 day = day.replace(day=calendar.monthrange(day.year, day.month)[1])
             if day == dt.date.max:

@@ -31,6 +31,11 @@ MAX_KEPT_RUNS = 1_000
 MAX_NAME = 63 - len("-20261128t023000z")
 # The label of each run, with the name of its cron job.
 LABEL = "cron"
+MAX_TEMPLATE_BYTES = 256 * 2**10  # because one turn reads the jobs of many runs
+MAX_JOB_LABELS = parser.MAX_LABELS - 1  # without `LABEL`
+# Parsed templates, by the SHA-256 of the template and the cell's own resources. Large templates are not kept.
+_parsed: dict[tuple[bytes, tuple[str, ...]], JobSpecification] = {}
+_MAX_CACHED, _MAX_CACHED_BYTES = 512, 64 * 2**10
 
 
 class CronFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,13 +134,20 @@ def parse(data: bytes | Mapping[str, Any], *, limits: parser.CellLimits, least_p
 
 
 def load_template(template: str, *, extra: tuple[str, ...] = ()) -> JobSpecification:
-    """Return the job of a stored template. `template`: canonical JSON, so that equal templates are parsed once."""
-    return _load_template(template, extra)
-
-
-@lru_cache(maxsize=512)
-def _load_template(template: str, extra: tuple[str, ...]) -> JobSpecification:
-    return parser.load({**msgspec.json.decode(template), "name": "run"}, extra=extra)
+    """Return the job of a stored template, with the label of runs. Raises `Rejected` if a run could not be loaded
+    later. `template`: canonical JSON, so that equal templates are parsed once.
+    """
+    key = hashlib.sha256(template.encode()).digest(), extra
+    found = _parsed.get(key)
+    if found is None:
+        job = msgspec.json.decode(template)
+        labels = {**job.get("labels", {}), LABEL: "run"}
+        found = parser.load({**job, "name": "run", "labels": labels}, extra=extra)
+        if len(template) <= _MAX_CACHED_BYTES:
+            while len(_parsed) >= _MAX_CACHED:
+                _parsed.pop(next(iter(_parsed)), None)
+            _parsed[key] = found
+    return found
 
 
 def run_name(name: str, due_at: dt.datetime, *, by_hand: bool = False) -> str:
@@ -182,12 +194,19 @@ def _read_job(file: CronFile, problems: Problems, limits: parser.CellLimits) -> 
     labels = file.job.get("labels")
     if isinstance(labels, dict) and LABEL in labels:
         problems.add(f"job.labels.{LABEL}", "each run gets this label with the name of the cron job; remove it")
+    elif isinstance(labels, dict) and len(labels) > MAX_JOB_LABELS:
+        cure = f"give at most {MAX_JOB_LABELS}, because each run gets the label {LABEL} too"
+        problems.add("job.labels", f"has {len(labels)} labels; {cure}")
     try:
-        return parser.parse({**file.job, "name": "run"}, limits=limits)
+        job = parser.parse({**file.job, "name": "run"}, limits=limits)
     except Rejected as problem:
         for path, message in problem.fields.items():
             problems.add(f"job.{path}", message)
         return None
+    if (size := len(job.canonical)) > MAX_TEMPLATE_BYTES:
+        cure = f"give at most {MAX_TEMPLATE_BYTES:,}; move data into a package"
+        problems.add("job", f"the job of a run has {size:,} bytes in JSON; {cure}")
+    return job
 
 
 @lru_cache(maxsize=1)

@@ -60,3 +60,17 @@ def test_due_times_at_known_changes(text: str, zone: str, after: str, expected: 
 def test_a_line_that_is_not_valid_names_its_field(text: str, problem: str) -> None:
     with pytest.raises(cron_lines.CronLineError, match=problem):
         cron_lines.parse(text)
+
+
+@pytest.mark.parametrize("line", ["* * * * *", "*/7 3 * * *", "30 2 * * *", "0 0 1 1 *", "59 23 29 2 *"])
+@pytest.mark.parametrize("hours", [0.01, 1.0, 30.0, 72.0])
+def test_the_newest_time_is_the_last_one_before_the_end(line: str, hours: float) -> None:
+    zone, parsed = ZoneInfo("Europe/Berlin"), cron_lines.parse(line)
+    after = dt.datetime(2026, 10, 24, 23, 59, 30, tzinfo=dt.UTC)  # the day before the clock is set back
+    until = after + dt.timedelta(hours=hours)
+    newest, at = None, parsed.next_after(after, zone)
+    while at is not None and at <= until:
+        newest, at = at, parsed.next_after(at, zone)
+    assert parsed.newest_between(after, until, zone) == newest
+    if newest is not None:
+        assert parsed.newest_between(after, newest, zone) == newest  # the end is included
