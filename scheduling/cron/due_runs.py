@@ -11,34 +11,31 @@ due times have passed. Any number of processes may do this at once: they take tu
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-import msgspec
 import structlog
-from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+from django.db import transaction
 
 from quota.tenancy.authentication import principals_of_users
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, system
 from scheduling.core.vocabulary import events
-from scheduling.cron import cron_lines, cron_spec, overlaps, run_history
+from scheduling.cron import cron_lines, cron_spec, overlaps, run_history, run_submission
 from scheduling.cron.run_history import DueRun, RunResult
-from scheduling.jobs.submission.outcomes import Submission
-from scheduling.jobs.submit_and_kill import jobs_submit_for
+from scheduling.cron.run_submission import Jobs, jobs_of
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Cell, CronRun
-from scheduling.spec.job_spec import JobSpecification
-
-_Jobs = Mapping[int, JobSpecification | Rejected]
 
 log = structlog.get_logger(__name__)
 
 # Runs of one transaction.
 AT_ONCE = 1_000
+# Bytes of their templates together.
+MAX_BYTES = 16 * 2**20
 # The first key of the advisory lock by which processes take turns; the second one is the id of the cell.
 _TURN = 0x63726F6E
 
@@ -47,6 +44,18 @@ _COLUMNS = (
     " c.template::text, c.tasks, c.owner_id, c.owner_name, c.next_at"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM scheduling_cronjob AS c JOIN quota_tenant AS t ON t.id = c.tenant_id"
+# Due runs in the order in which they are chosen, with their tasks and the bytes of their templates. Only a long
+# template is stored compressed, so the length of a short one need not be counted.
+_CHOOSE = """
+SELECT c.id, c.tasks,
+       CASE WHEN pg_column_size(c.template) < 1500 THEN pg_column_size(c.template)
+            ELSE octet_length(c.template::text) END
+FROM (SELECT id, place, random() AS shuffled
+      FROM (SELECT id, row_number() OVER (PARTITION BY tenant_id ORDER BY next_at, id) AS place
+            FROM scheduling_cronjob WHERE cell_id = %s AND next_at <= %s) AS due
+      ORDER BY place, shuffled LIMIT %s) AS chosen
+JOIN scheduling_cronjob AS c ON c.id = chosen.id ORDER BY chosen.place, chosen.shuffled
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +72,12 @@ class Turn:
 def runs_submit_due(
     cell_id: int, *, at_once: int = AT_ONCE, later_s: float = 0.0, reached: Callable[[str], None] = lambda step: None
 ) -> Turn:
-    """Handle at most `at_once` due times of the cell's cron jobs, the oldest first: submit the job of each run, or
-    record why it is not submitted. A later call handles further ones.
+    """Handle at most `at_once` due times of the cell's cron jobs: submit the job of each run, or record why it is not
+    submitted. A later call handles further ones.
 
-    `later_s`: leave out runs that are due since less than so many seconds. `reached`: a function that is called with
-    the name of each step; tests use it. Without a due time, this makes one query and locks nothing. Locks: the turn of
-    the cell, the cell's row, then the tenants' use of quota.
+    `later_s`: leave out runs that have been due for less than this many seconds. `reached`: a function that is called
+    with the name of each step; tests use it. Without a due time, this makes one query and locks nothing. Locks: the
+    turn of the cell, the cell's row, then the tenants' use of quota.
     """
     wait_s = _wait_s(cell_id)
     if wait_s is None or wait_s + later_s > 0:
@@ -78,7 +87,7 @@ def runs_submit_due(
             return Turn(wait_s=wait_s, busy=True)
         now, runs = _read_due(cell_id, at_once)
         reached("read")
-        jobs = _jobs_of(cell_id, runs)  # before the lock, because new templates are parsed
+        jobs = jobs_of(cell_id, runs)  # before the lock, because new templates are parsed
         reached("prepared")
         cell = cell_lock(cell_id)
         if cell is None or not (runs := _still_due(runs)):
@@ -91,9 +100,14 @@ def runs_submit_due(
 
 def run_now(cell: Cell, run: DueRun, principal: Principal) -> RunResult:
     """Submit a run that `principal` asks for, with the permissions of `principal`. The caller's transaction has locked
-    the cell's row. Return its result, whose outcome may be `rejected` or `skipped`.
+    the cell's row. Return its result, whose outcome may be `rejected` or `skipped`. Raises `Conflict` if it would
+    replace a run with more than `journal.CHUNK` tasks. If there is no job, the caller rolls its transaction back.
     """
-    (result,) = _decide(cell, [run], _jobs_of(cell.id, [run]), {run.cron_id: principal}, run.due_at)
+    results = run_submission.runs_submit(cell, [run], jobs_of(cell.id, [run]), {run.cron_id: principal}, run.due_at)
+    if not results:  # the live run is too large for one transaction, and the caller rolls this one back
+        ((_, name), *_) = overlaps.live_runs([run.cron_id])[run.cron_id]
+        raise overlaps.too_large(run, name)
+    (result,) = results
     if result.outcome == CronRun.SUBMITTED:
         run_history.runs_record([result])
     return result
@@ -127,22 +141,22 @@ def _wait_s(cell_id: int) -> float | None:
 
 
 def _read_due(cell_id: int, at_once: int) -> tuple[dt.datetime, list[DueRun]]:
-    """Return the time of the database, and the runs that are due, oldest first, with at most `journal.CHUNK` tasks
-    together. A single run may have more.
+    """Return the time of the database, and runs that are due, oldest first: at most `at_once` runs, with at most
+    `journal.CHUNK` tasks and `MAX_BYTES` of templates together. A single run may have more.
+
+    The tenants share a turn: first comes the oldest run of each tenant, in random order, then the second one of each.
+    A run that does not fit waits for a later turn. So neither many runs nor large runs of a tenant keep others waiting.
     """
     now = query("SELECT clock_timestamp()")[0][0]
-    rows = query(
-        f"{_SELECT} WHERE c.cell_id = %s AND c.next_at <= %s ORDER BY c.next_at, c.id LIMIT %s", [cell_id, now, at_once]
-    )
-    runs: list[DueRun] = []
-    tasks = 0
-    for row in rows:
-        run = DueRun(*row)
-        tasks += min(run.tasks, journal.CHUNK)
-        if runs and tasks > journal.CHUNK:
-            break
-        runs.append(run)
-    return now, runs
+    chosen: list[int] = []
+    tasks = size = 0
+    for cron_id, of_run, length in query(_CHOOSE, [cell_id, now, at_once]):
+        of_run = min(of_run, journal.CHUNK)
+        if not chosen or (tasks + of_run <= journal.CHUNK and size + length <= MAX_BYTES):
+            chosen.append(cron_id)
+            tasks, size = tasks + of_run, size + length
+    rows = query(f"{_SELECT} WHERE c.id = ANY(%s) AND c.next_at <= %s ORDER BY c.next_at, c.id", [chosen, now])
+    return now, [DueRun(*row) for row in rows]
 
 
 def _still_due(runs: Sequence[DueRun]) -> list[DueRun]:
@@ -154,137 +168,93 @@ def _still_due(runs: Sequence[DueRun]) -> list[DueRun]:
     return [run for run in runs if (run.cron_id, run.version, run.due_at) in unchanged]
 
 
-def _handle(cell: Cell, runs: Sequence[DueRun], jobs: _Jobs, now: dt.datetime) -> int:
+def _handle(cell: Cell, runs: Sequence[DueRun], jobs: Jobs, now: dt.datetime) -> int:
     owners = {
         user: replace(principal, request_id="cron")
         for user, principal in principals_of_users({run.owner_id for run in runs if run.owner_id}).items()
     }
     callers = {run.cron_id: owners[run.owner_id] for run in runs if run.owner_id in owners}
     known = run_history.runs_known(runs)
-    results = _decide(cell, [run for run in runs if (run.cron_id, run.due_at) not in known], jobs, callers, now)
+    results: list[RunResult] = []
+    wanted: list[DueRun] = []
+    following: dict[int, dt.datetime | None] = {}
+    for run in runs:
+        result, following[run.cron_id] = _checked_timing(run, now)
+        if (run.cron_id, run.due_at) in known:
+            continue
+        if result is None:
+            wanted.append(run)
+        else:
+            results.append(result)
+    results += run_submission.runs_submit(cell, wanted, jobs, callers, now)
     lost = [result for result in results if result.outcome != CronRun.SUBMITTED]
     if lost:
         with journal.write(cell.id, system("cron")) as entry:
             for result in lost:
                 entry.append(_skipped_event(result))
     run_history.runs_record(results)
-    handled = [RunResult(run, CronRun.SUBMITTED, now) for run in runs if (run.cron_id, run.due_at) in known]
-    times = [(result.run.cron_id, _next_at(result, now)) for result in (*results, *handled)]
-    run_history.next_times_store(times)
-    return len(times)
+    handled = [result.run.cron_id for result in results]
+    handled += [run.cron_id for run in runs if (run.cron_id, run.due_at) in known]
+    run_history.next_times_store([(cron_id, following[cron_id]) for cron_id in handled])
+    return len(handled)
 
 
-def _decide(
-    cell: Cell, runs: Sequence[DueRun], jobs: _Jobs, callers: Mapping[int, Principal], now: dt.datetime
-) -> list[RunResult]:
-    """Submit the runs that should be submitted. Return a result per run; a run whose turn comes later, because an
-    earlier run that it replaces has not ended yet, has none. `callers`: who submits, by the id of the cron job.
-    """
-    results: list[RunResult] = []
-    wanted: list[DueRun] = []
-    for run in runs:
-        if _is_missed(run, now):
-            results.append(_missed(run, now))
-        elif run.cron_id not in callers:
-            results.append(RunResult(run, CronRun.REJECTED, now, problem=_no_owner(run)))
-        else:
-            wanted.append(run)
-    ready, skipped = overlaps.settle(cell.id, wanted)
-    results += [RunResult(run, CronRun.SKIPPED, now, problem=problem) for run, problem in skipped]
-    asked: list[tuple[DueRun, Principal, JobSpecification]] = []
-    for run in ready:
-        job = jobs[run.cron_id]
-        if isinstance(job, Rejected):
-            results.append(RunResult(run, CronRun.REJECTED, now, problem=job))
-        else:
-            asked.append((run, callers[run.cron_id], _named(job, run, cell.name)))
-    done = _submitted(cell, [(principal, job) for _, principal, job in asked])
-    for (run, _, _), submission in zip(asked, done, strict=True):
-        # A run has a name of its own, so an equal live job is one that somebody else submitted under this name.
-        outcome = CronRun.SUBMITTED if submission.outcome == "submitted" else CronRun.REJECTED
-        results.append(RunResult(run, outcome, now, submission.job, submission.problem or _name_taken(submission)))
-    return results
-
-
-def _submitted(cell: Cell, asked: Sequence[tuple[Principal, JobSpecification]]) -> list[Submission]:
-    """Submit the jobs together. If that fails because of one of them, submit each of them alone."""
-    if not asked:
-        return []
+def _checked_timing(run: DueRun, now: dt.datetime) -> tuple[RunResult | None, dt.datetime | None]:
+    """Return the same as `_timing`. A cron job whose times cannot be computed is rejected and has no further run."""
     try:
-        with transaction.atomic():
-            return jobs_submit_for(cell=cell, asked=asked)
-    except (OperationalError, InterfaceError):  # PostgreSQL is away or busy, for all of them alike
-        raise
-    except Exception as error:
-        if len(asked) > 1:
-            return [done for one in asked for done in _submitted(cell, [one])]
-        (_, job) = asked[0]
-        log.exception("a run of a cron job cannot be submitted", cell=cell.name, tenant=job.tenant, job=job.name)
-        reason = "PostgreSQL rejects it" if isinstance(error, DatabaseError) else "of an internal error"
-        detail = f"job {job.name} cannot be submitted, because {reason}; change the job, or ask an SRE for the log"
-        return [Submission(job.name, job.tenant, "refused", problem=Rejected("internal", detail, status=500))]
+        return _timing(run, now)
+    except Exception:
+        log.exception("the times of a cron job cannot be computed", tenant=run.tenant, cron_job=run.name)
+        problem = run_submission.internal(run, f"the times of {run.schedule!r} in {run.time_zone} cannot be computed")
+        return RunResult(run, CronRun.REJECTED, now, problem=problem), None
 
 
-def _jobs_of(cell_id: int, runs: Sequence[DueRun]) -> _Jobs:
-    """Return the job of each run without its name, or why it is not valid any more, by the id of the cron job."""
-    extra = Cell.objects.values_list("extra_resources", flat=True).get(pk=cell_id)
-    jobs: dict[int, JobSpecification | Rejected] = {}
-    for run in runs:
-        try:
-            jobs[run.cron_id] = cron_spec.load_template(run.template, extra=tuple(extra))
-        except Rejected as problem:
-            jobs[run.cron_id] = problem
-    return jobs
+def _timing(run: DueRun, now: dt.datetime) -> tuple[RunResult | None, dt.datetime | None]:
+    """Return why a run that is late is not submitted, or None, and the due time that comes after it.
 
-
-def _named(job: JobSpecification, run: DueRun, cell: str) -> JobSpecification:
-    labels = {**job.labels, cron_spec.LABEL: run.name}
-    return msgspec.structs.replace(job, name=run.job_name, tenant=run.tenant, cell=cell, labels=labels)
-
-
-def _is_missed(run: DueRun, now: dt.datetime) -> bool:
-    return now - run.due_at > dt.timedelta(seconds=run.catch_up_s)
+    With the overlap policy `allow`, each due time in the catch-up window runs. With `forbid` and `replace`, only the
+    newest one runs, because a run for each one would skip or replace the run before it.
+    """
+    oldest = now - dt.timedelta(seconds=run.catch_up_s)
+    missed = _missed(run, now) if run.due_at < oldest else None
+    following = next_time(run.schedule, run.time_zone, run.due_at)
+    if following is None or following > now:
+        return missed, following
+    if run.overlap == cron_spec.ALLOW:
+        return missed, next_time(run.schedule, run.time_zone, oldest) if missed else following
+    newest = _newest_time(run.schedule, run.time_zone, run.due_at, now)
+    if newest is None or newest < oldest:
+        return missed, next_time(run.schedule, run.time_zone, now)
+    return missed or _superseded(run, now), newest
 
 
 def _missed(run: DueRun, now: dt.datetime) -> RunResult:
     late_s = (now - run.due_at).total_seconds()
     detail = (
-        f"the run was due {late_s:,.0f} s ago, and catch_up_s allows {run.catch_up_s:,.0f} s; earlier due times than"
-        " that were missed too. Raise catch_up_s, or start a run with `borgctl cron run`"
+        f"the run was due {late_s:,.0f} s ago, and catch_up_s allows {run.catch_up_s:,.0f} s; later due times that are"
+        " too late now are left out as well. Raise catch_up_s, or start a run with `borgctl cron run`"
     )
     return RunResult(run, CronRun.MISSED, now, problem=Rejected("cron-missed", detail))
 
 
-def _no_owner(run: DueRun) -> Rejected:
+def _superseded(run: DueRun, now: dt.datetime) -> RunResult:
+    late_s = (now - run.due_at).total_seconds()
     detail = (
-        f"the owner of cron job {run.name} is disabled or does not exist any more; apply the job file again as another"
-        " member of the tenant"
+        f"the run was due {late_s:,.0f} s ago, and a later run is due now too; with the overlap policy {run.overlap},"
+        " only the newest of them starts. Choose allow if each one should start"
     )
-    return Rejected("no-owner", detail, status=403)
-
-
-def _name_taken(submission: Submission) -> Rejected | None:
-    if submission.outcome == "submitted":
-        return None
-    detail = f"a live job already has the name {submission.name}; kill it, or give it another name"
-    return Rejected("job-exists", detail, status=409)
-
-
-def _next_at(result: RunResult, now: dt.datetime) -> dt.datetime | None:
-    """Return the due time after that of `result`. After a missed run, due times that would be missed too are left
-    out.
-    """
-    run = result.run
-    after = run.due_at
-    if result.outcome == CronRun.MISSED:
-        after = max(after, now - dt.timedelta(seconds=run.catch_up_s))
-    return next_time(run.schedule, run.time_zone, after)
+    return RunResult(run, CronRun.SKIPPED, now, problem=Rejected("cron-superseded", detail))
 
 
 @lru_cache(maxsize=8192)
 def next_time(schedule: str, time_zone: str, after: dt.datetime) -> dt.datetime | None:
     """Return the first due time of a cron line after a moment, in UTC. Return None if there is none."""
     return cron_lines.parse(schedule).next_after(after, ZoneInfo(time_zone))
+
+
+@lru_cache(maxsize=1024)
+def _newest_time(schedule: str, time_zone: str, after: dt.datetime, until: dt.datetime) -> dt.datetime | None:
+    return cron_lines.parse(schedule).newest_between(after, until, ZoneInfo(time_zone))
 
 
 def _skipped_event(result: RunResult) -> events.CronSkipped:

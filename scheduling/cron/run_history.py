@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,8 @@ from scheduling.journal import copy_rows
 from scheduling.journal.sql import execute, query
 from scheduling.models import CronRun, Job
 
-# The history of a cron job is cut after about this many runs, so that not every run reads all of it.
-_CUT_EVERY = 16
+# One of so many runs cuts the history of its cron job, so that not every run reads all of it.
+_CUT_EVERY = 8
 _ATTRIBUTES = ("cron_job_id", "due_at", "outcome", "job_name", "job_uid", "code", "detail", "by", "at")
 
 
@@ -77,7 +78,7 @@ def runs_record(results: Sequence[RunResult]) -> None:
             for result in results
         ],
     )
-    cut = [run for run in (result.run for result in results) if _is_cut(run)]
+    cut = [run for run in (result.run for result in results) if _is_cut(run.cron_id, run.due_at)]
     if cut:
         execute(
             "DELETE FROM scheduling_cronrun AS r USING unnest(%s::bigint[], %s::int[]) AS c(id, keep)"
@@ -97,8 +98,9 @@ def runs_known(runs: Sequence[DueRun]) -> set[tuple[int, dt.datetime]]:
     return set(rows)
 
 
-def _is_cut(run: DueRun) -> bool:
-    return (int(run.due_at.timestamp()) // 60 + run.cron_id) % _CUT_EVERY == 0
+def _is_cut(cron_id: int, due_at: dt.datetime) -> bool:
+    """Return whether this run cuts the history. The checksum has no pattern that follows the period of a cron line."""
+    return zlib.crc32(f"{cron_id} {due_at.timestamp():.0f}".encode()) % _CUT_EVERY == 0
 
 
 def next_times_store(times: Sequence[tuple[int, dt.datetime | None]]) -> None:

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Func, Q, Value
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -18,6 +18,8 @@ from scheduling.core.vocabulary.job_health import Condition
 from scheduling.core.vocabulary.states import JobState
 from scheduling.models.cells import Cell
 
+# The names of the runs of cron jobs, as in `cron_spec.run_name`; the group is the name of the cron job.
+RUN_NAME = "^(.+)-[0-9]{8}t[0-9]{4}(?:[0-9]{2})?z$"
 KINDS = [("job", _("job")), ("alloc-set", _("alloc set"))]
 
 
@@ -86,6 +88,13 @@ class Job(models.Model):
             models.Index(fields=["cell"], name="job_gangs", condition=Q(gang=True)),
             models.Index(fields=["cell", "state"], name="job_by_state"),
             models.Index(fields=["tenant", "name"], name="job_by_name"),
+            models.Index(
+                F("cell"),
+                F("tenant"),
+                Func(F("name"), Value(RUN_NAME), function="SUBSTRING"),
+                name="job_by_cron_job",
+                condition=~Q(state=JobState.DEAD.value) & Q(name__regex=RUN_NAME),
+            ),
             models.Index(fields=["cell", "ended_at"], name="job_by_end", condition=Q(ended_at__isnull=False)),
             models.Index(
                 fields=["cell", "deadline_at"],

@@ -24,6 +24,7 @@ from tests.integration import cron_rows, master_processes, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+RARE = "0 0 1 1 *"  # no other run becomes due during a test
 _SUBMIT = """
 import os, signal, sys, django
 django.setup()
@@ -101,7 +102,9 @@ def test_many_runs_need_as_many_queries_as_one(cell, ann) -> None:
     numbers = []
     for count in (1, 12):
         for n in range(count):
-            cron_rows.due(cron_rows.apply(ann, cell, f"many-{count}-{n}", overlap="forbid", job={"tasks": 1}))
+            cron_rows.due(
+                cron_rows.apply(ann, cell, f"many-{count}-{n}", overlap="forbid", schedule=RARE, job={"tasks": 1})
+            )
         with CaptureQueriesContext(connection) as captured:
             assert due_runs.runs_submit_due(cell.pk).handled == count
         numbers.append(len(captured))
@@ -151,7 +154,7 @@ def test_runs_have_the_present_permissions_of_the_owner(cell, ann, change, code)
 
 
 def test_overlap_forbid_skips_a_run_while_one_is_live(cell, ann, machine) -> None:
-    row = cron_rows.apply(ann, cell, overlap="forbid")
+    row = cron_rows.apply(ann, cell, overlap="forbid", schedule=RARE)
     cron_rows.due(row, ago_s=50)
     due_runs.runs_submit_due(cell.pk)
     cron_rows.due(row, ago_s=1)
@@ -161,7 +164,7 @@ def test_overlap_forbid_skips_a_run_while_one_is_live(cell, ann, machine) -> Non
 
 
 def test_overlap_replace_kills_the_live_run(cell, ann, machine) -> None:
-    row = cron_rows.apply(ann, cell, overlap="replace")
+    row = cron_rows.apply(ann, cell, overlap="replace", schedule=RARE)
     cron_rows.due(row, ago_s=70)
     due_runs.runs_submit_due(cell.pk)
     (first,) = cron_rows.jobs_of(row)
@@ -174,7 +177,7 @@ def test_overlap_replace_kills_the_live_run(cell, ann, machine) -> None:
 
 
 def test_a_large_run_is_replaced_in_several_transactions(cell, ann, monkeypatch) -> None:
-    row = cron_rows.apply(ann, cell, overlap="replace", job={"tasks": 5})
+    row = cron_rows.apply(ann, cell, overlap="replace", schedule=RARE, job={"tasks": 5})
     cron_rows.due(row, ago_s=70)
     due_runs.runs_submit_due(cell.pk)
     cron_rows.due(row, ago_s=1)
@@ -246,7 +249,7 @@ def test_a_run_by_hand_starts_at_once(cell, ann) -> None:
 
 
 def test_the_history_is_cut(cell, ann, monkeypatch) -> None:
-    row = cron_rows.apply(ann, cell, keep_runs=2, overlap="forbid")
+    row = cron_rows.apply(ann, cell, keep_runs=2, overlap="forbid", schedule=RARE)
     monkeypatch.setattr("scheduling.cron.run_history._CUT_EVERY", 1)
     for ago_s in (50, 40, 30, 20):
         cron_rows.due(row, ago_s=ago_s)
