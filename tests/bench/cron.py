@@ -11,7 +11,8 @@ Cases:
                killed with SIGKILL once, and started again after two seconds; `after_kill` is the worst lateness in the
                ten seconds after a kill (target: 5)
 
-Each result counts the runs that are `lost` or submitted `twice`. `load`: the load average before.
+The cron jobs have different jobs, so each job is parsed. Each result counts the runs that are `lost` or submitted
+`twice`. `load`: the load average before.
 
     BENCH_ENTRIES=1000 BENCH_SPREAD_S=60 BENCH_CASES=spread     a shorter bench
 """
@@ -104,7 +105,7 @@ def _make_cell(entries: int) -> int:
             overlap="allow",
             catch_up_s=600.0,
             keep_runs=100,
-            template=spec.template,
+            template={**spec.template, "task": {**spec.template["task"], "env": {"REPORT": str(number)}}},
             tasks=1,
             digest=spec.digest(),
             owner=user,
