@@ -172,7 +172,10 @@ class CronJobView(CronView):
         responses=CronChangeSerializer,
     )
     def put(self, request: Request, cell: str, tenant: str, name: str) -> Response:
-        """Create or change a cron job. You become its owner: its runs have your permissions. Idempotent."""
+        """Create or change a cron job. You become its owner: its runs have your permissions. Idempotent.
+
+        An equal file changes nothing, also not the owner, unless the owner may not submit the job any more.
+        """
         return Response(self.applied(request, cell, tenant, name, rehearsed=dry_run(request)))
 
     @extend_schema(operation_id="cron_jobs_delete", parameters=[DRY_RUN], responses={204: None})

@@ -17,8 +17,9 @@ from django.db.models import Count, Q
 from django.utils import timezone
 
 from quota.models import Tenant
+from quota.tenancy.authentication import principals_of_users
 from quota.vocabulary.errors import Forbidden, NotFound, Rejected, invalid
-from quota.vocabulary.permissions import Action, Principal
+from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.tenant_permission import own_tenant, require_tenant
 from scheduling.core.vocabulary import events
 from scheduling.cron import cron_spec, due_runs
@@ -34,6 +35,11 @@ from scheduling.spec.privileges import privilege_refusal
 
 _UID_DIGITS = 12
 NEW = "new"
+_MOST_COUNTED = 100  # due times that a message counts
+# Columns that come from the file, and the columns that an apply writes. Others may change at the same time: an erasure
+# changes the name of the owner without the lock of the cell.
+_OF_FILE = ("labels", "schedule", "time_zone", "overlap", "catch_up_s", "keep_runs", "template")
+_APPLIED = (*_OF_FILE, "tasks", "digest", "version", "owner", "owner_name", "changed_at", "next_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,8 @@ def cron_spec_for(
 
 
 def cron_apply(*, principal: Principal, cell: Cell, spec: CronSpecification, if_revision: str = "") -> CronChange:
-    """Create the cron job, or change it to `spec`. The caller becomes its owner. Idempotent.
+    """Create the cron job, or change it to `spec`. Idempotent. The caller becomes its owner. An equal cron job keeps
+    its owner, as long as the owner may submit the job.
 
     `if_revision`: the revision that the cron job must have (`revision_of`). Raises `Rejected` if a limit is exceeded or
     the revision is another one, and `Forbidden` if the caller may not submit the job.
@@ -86,20 +93,22 @@ def cron_apply(*, principal: Principal, cell: Cell, spec: CronSpecification, if_
     with journal.write(cell.pk, principal) as entry:
         row = CronJob.objects.filter(cell=cell, tenant=tenant, name=spec.name).first()
         _check_revision(row, if_revision, spec.name)
-        if row is not None and (row.digest, row.owner_id) == (digest, principal.user_id):
+        if row is not None and row.digest == digest and _keeps_owner(row, principal, spec):
             return CronChange("unchanged", row)
         outcome = "submitted" if row is None else "updated"
         if row is None:
-            _check_numbers(cell, tenant)
+            _check_numbers(cell, tenant, spec.name)
             row = CronJob(cell=cell, tenant=tenant, name=spec.name, version=0, created_at=entry.time)
         timed = (row.schedule, row.time_zone) != (spec.schedule, spec.time_zone)
-        for name in ("labels", "schedule", "time_zone", "overlap", "catch_up_s", "keep_runs", "template"):
+        if timed and row.pk is not None:
+            _record_dropped(entry, row, "its schedule was changed")
+        for name in _OF_FILE:
             setattr(row, name, getattr(spec, name))
         row.tasks, row.digest, row.version = spec.job.tasks, digest, row.version + 1
         row.owner_id, row.owner_name, row.changed_at = principal.user_id, principal.name, entry.time
         if timed and row.suspended_at is None:
             row.next_at = due_runs.next_time(row.schedule, row.time_zone, entry.time)
-        row.save()
+        row.save(update_fields=None if row.pk is None else _APPLIED)
         _append_set(entry, row)
         return CronChange(outcome, row)
 
@@ -123,6 +132,7 @@ def cron_suspend(*, principal: Principal, cron_job: CronJob) -> CronJob:
     """Suspend a cron job: no further run starts. Live runs go on. Idempotent."""
     with _locked(principal, cron_job) as (entry, row):
         if row.suspended_at is None:
+            _record_dropped(entry, row, "it was suspended")
             row.suspended_at, row.next_at = entry.time, None
             _store(entry, row)
     return row
@@ -167,6 +177,49 @@ def revision_of(cron_job: CronJob | None) -> str:
     return NEW if cron_job is None else f"{cron_job.uid.hex[:_UID_DIGITS]}-{cron_job.version}"
 
 
+def _keeps_owner(row: CronJob, principal: Principal, spec: CronSpecification) -> bool:
+    """Return whether an apply of an equal file leaves the owner of the cron job as it is. Then users who apply the same
+    files in turn change nothing.
+    """
+    if row.owner_id is None or row.owner_id == principal.user_id:
+        return row.owner_id is not None
+    owner = principals_of_users([row.owner_id]).get(row.owner_id)
+    return (
+        owner is not None
+        and may(owner, Action.JOB_WRITE, tenant=spec.tenant, cell=spec.cell)
+        and privilege_refusal(owner, spec.cell, spec.job) is None
+    )
+
+
+def _record_dropped(entry: JournalEntry, row: CronJob, cause: str) -> None:
+    """Record the due times that have passed without a run as one missed run, because `cause` drops them."""
+    if row.next_at is None or row.next_at > entry.time:
+        return
+    number = 0
+    at: dt.datetime | None = row.next_at
+    while at is not None and at <= entry.time and number < _MOST_COUNTED:
+        number, at = number + 1, due_runs.next_time(row.schedule, row.time_zone, at)
+    times = f"{number}{' or more' * (number == _MOST_COUNTED)} due time{'s' * (number > 1)}"
+    detail = (
+        f"cron job {row.name} had no run yet for {times} until {entry.time:%Y-%m-%d %H:%M:%S} UTC, when {cause} by"
+        f" {entry.principal.name}; start a run with `borgctl cron run {row.name}` if you need it"
+    )
+    missed = CronRun(cron_job=row, due_at=row.next_at, outcome=CronRun.MISSED, code="cron-changed", detail=detail)
+    missed.at = entry.time
+    CronRun.objects.bulk_create([missed], ignore_conflicts=True)
+    entry.append(
+        events.CronSkipped(
+            cron_id=row.pk,
+            tenant=row.tenant.name,
+            name=row.name,
+            due_at=row.next_at.timestamp(),
+            outcome=CronRun.MISSED,
+            code=missed.code,
+            detail=detail,
+        )
+    )
+
+
 def _run_by_hand(row: CronJob, principal: Principal, now: dt.datetime) -> DueRun:
     return DueRun(
         cron_id=row.pk,
@@ -201,7 +254,7 @@ def _locked(principal: Principal, cron_job: CronJob) -> Iterator[tuple[JournalEn
 
 def _store(entry: JournalEntry, row: CronJob) -> None:
     row.version, row.changed_at = row.version + 1, entry.time
-    row.save()
+    row.save(update_fields=("version", "changed_at", "suspended_at", "next_at"))
     _append_set(entry, row)
 
 
@@ -235,7 +288,7 @@ def _check_revision(row: CronJob | None, wanted: str, name: str) -> None:
     )
 
 
-def _check_numbers(cell: Cell, tenant: Tenant) -> None:
+def _check_numbers(cell: Cell, tenant: Tenant, name: str) -> None:
     numbers = CronJob.objects.filter(cell=cell).aggregate(all=Count("pk"), own=Count("pk", filter=Q(tenant=tenant)))
     for found, most, who in (
         (numbers["own"], settings.BORG_MAX_CRON_JOBS_PER_TENANT, f"tenant {tenant.name}"),
@@ -244,8 +297,8 @@ def _check_numbers(cell: Cell, tenant: Tenant) -> None:
         if found >= most:
             raise Rejected(
                 "too-many-cron-jobs",
-                f"cell {cell.name} has {found} cron jobs of {who}, and at most {most} are possible; delete some, or ask"
-                " an SRE for a higher limit",
+                f"cannot create cron job {name}: cell {cell.name} has {found} cron jobs of {who}, and at most {most}"
+                " are possible; delete some, or ask an SRE for a higher limit",
                 figures={"cron_jobs": found, "most": most},
                 status=403,
             )

@@ -267,10 +267,11 @@ class CronJob(models.Model):
 
     `schedule`, `time_zone`, `overlap`, `catch_up_s`, `keep_runs`: see `scheduling.cron.cron_spec.CronSpecification`.
     `template`: the job of a run, as a job file without name, tenant and cell. `tasks`: how many tasks it has.
-    `digest`: of the whole cron job. `version`: increases with each change. `owner`: the user who applied the cron job
-    last. Runs are submitted with the permissions that this user has at that time. `owner_name`: the user's name.
-    `next_at`: the next due time that was not handled yet; None while the cron job is suspended, or if it never runs
-    again. Only transactions that lock the cell's row change a cron job.
+    `digest`: of the whole cron job. `version`: increases with each change. `owner`: the user whose file
+    changed the cron job last. Runs are submitted with the permissions that this user has at that time. `owner_name`:
+    the user's name. `next_at`: the next due time that was not handled yet; None while the cron job is suspended, or if
+    it never runs again. Only transactions that lock the cell's row change a cron job, except that an erasure changes
+    `owner_name`.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
