@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output
-from portal.cli.context import CellOption, Commands, Context, DryRun, JobReference
+from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, JobReference
 from portal.cli.failure import CommandFailed
 from portal.cli.output import would_be
 from portal.cli.paths import part
@@ -101,9 +101,9 @@ def show(session: Context, name: Name) -> None:
 
 
 @cron.command()
-def run(session: Context, name: Name, dry_run: DryRun = False) -> None:
+def run(session: Context, name: Name, confirm: Confirm = None, dry_run: DryRun = False) -> None:
     """Submit a run now, also if the cron job is suspended. The next due time stays."""
-    answer = session.client.post(f"{named(session, name).path}run/", dry_run=dry_run)
+    answer = session.client.post(f"{named(session, name).path}run/", {"confirm": confirm}, dry_run=dry_run)
     return session.say(answer, f"Job {answer['job']} {would_be(dry_run)} submitted.")
 
 

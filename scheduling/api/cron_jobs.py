@@ -16,7 +16,7 @@ from quota.paging import IdPaging, paged
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action
 from scheduling.access.tenant_permission import require_tenant
-from scheduling.api.base import BodyParser, CellView
+from scheduling.api.base import BodyParser, CellView, valid
 from scheduling.api.change_serializers import problem_document
 from scheduling.api.preconditions import IF_REVISION, if_revision
 from scheduling.cron import cron_jobs, cron_spec, selectors
@@ -112,6 +112,18 @@ CronChangeSerializer = inline_serializer(
         "problem": ProblemSerializer(allow_null=True),
     },
 )
+
+
+class CronRunStartSerializer(serializers.Serializer[Any]):
+    confirm = serializers.IntegerField(
+        allow_null=True,
+        default=None,
+        min_value=0,
+        help_text="Number of running tasks that the policy `replace` may stop. Required if they are a large share of"
+        " the cell.",
+    )
+
+
 CronRunNowSerializer = inline_serializer(
     "CronRunNow", {"job": serializers.CharField(help_text="Name of the job."), "dry_run": serializers.BooleanField()}
 )
@@ -225,10 +237,16 @@ class CronResumeView(CronView):
 
 
 class CronRunView(CronView):
-    @extend_schema(operation_id="cron_jobs_run", parameters=[DRY_RUN], request=None, responses=CronRunNowSerializer)
+    @extend_schema(
+        operation_id="cron_jobs_run",
+        parameters=[DRY_RUN],
+        request=CronRunStartSerializer,
+        responses=CronRunNowSerializer,
+    )
     def post(self, request: Request, cell: str, tenant: str, name: str) -> Response:
         """Submit a run now, with your permissions. The next due time stays."""
-        result = cron_jobs.cron_run_now(principal=self.principal, cron_job=self.cron_job(cell, tenant, name))
+        row, given = self.cron_job(cell, tenant, name), valid(CronRunStartSerializer, request.data)
+        result = cron_jobs.cron_run_now(principal=self.principal, cron_job=row, confirm=given["confirm"])
         return Response({"job": result.run.job_name, "dry_run": dry_run(request)})
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -18,13 +18,14 @@ from django.utils import timezone
 
 from quota.models import Tenant
 from quota.tenancy.authentication import principals_of_users
-from quota.vocabulary.errors import Forbidden, NotFound, Rejected, invalid
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.tenant_permission import own_tenant, require_tenant
+from scheduling.brakes import confirmation
 from scheduling.core.vocabulary import events
-from scheduling.cron import cron_spec, due_runs
+from scheduling.cron import cron_spec, due_runs, selectors
 from scheduling.cron.cron_spec import CronSpecification
-from scheduling.cron.run_history import DueRun, RunResult
+from scheduling.cron.run_history import DueRun, RunResult, runs_record
 from scheduling.jobs import job_name_rules
 from scheduling.jobs.submit_and_kill import spec_limits
 from scheduling.journal import journal
@@ -148,9 +149,12 @@ def cron_resume(*, principal: Principal, cron_job: CronJob) -> CronJob:
     return row
 
 
-def cron_run_now(*, principal: Principal, cron_job: CronJob) -> RunResult:
+def cron_run_now(*, principal: Principal, cron_job: CronJob, confirm: int | None = None) -> RunResult:
     """Submit a run now, with the permissions of the caller; also of a suspended cron job. The next due time stays.
-    Raises `Rejected` if the job is rejected, and `Conflict` if the overlap policy forbids the run.
+
+    Raises `Rejected` if the job is rejected, and `Conflict` if the overlap policy forbids the run; the history records
+    both. `confirm`: the number of running tasks that the policy `replace` may stop. If this number is large and
+    `confirm` is missing or lower, raises `Conflict` with code `confirm`.
     """
     require_tenant(principal, Action.JOB_WRITE, cron_job.tenant.name, cron_job.cell.name)
     with transaction.atomic():
@@ -158,10 +162,30 @@ def cron_run_now(*, principal: Principal, cron_job: CronJob) -> RunResult:
         row = CronJob.objects.select_related("tenant").filter(pk=cron_job.pk).first()
         if cell is None or row is None:
             raise NotFound("cron job", cron_job.name)
+        if row.overlap == cron_spec.REPLACE:
+            stopped = selectors.tasks_running(row)
+            confirmation.require(cell, stopped, confirm, what=f"replace the live runs of cron job {row.name}")
         result = due_runs.run_now(cell, _run_by_hand(row, principal, timezone.now()), principal)
         if result.problem is not None:
-            raise result.problem
-    return result
+            transaction.set_rollback(True)
+    if result.problem is None:
+        return result
+    problem = result.problem
+    if problem.code == "job-exists":
+        detail = (
+            f"cannot start a run of cron job {cron_job.name}: there is already a live job {result.run.job_name},"
+            " and a second run in the same second would have this name too; try again after a second"
+        )
+        problem = Conflict("cron-run-exists", detail)
+    _record_rejected(replace(result, problem=problem))
+    raise problem
+
+
+def _record_rejected(result: RunResult) -> None:
+    """Add a run that was not submitted to the history, unless the cron job was deleted meanwhile."""
+    with transaction.atomic():
+        if CronJob.objects.select_for_update(no_key=True).filter(pk=result.run.cron_id).exists():
+            runs_record([result])
 
 
 @contextmanager

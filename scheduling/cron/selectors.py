@@ -6,14 +6,15 @@ import datetime as dt
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, QuerySet, Subquery, Sum
 
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.label_filters import with_labels
 from scheduling.access.selectors import of_tenants
+from scheduling.core.vocabulary.states import JobState
 from scheduling.cron import due_runs
-from scheduling.models import Cell, CronJob, CronRun
+from scheduling.models import Cell, CronJob, CronRun, Job
 from scheduling.spec.masking import masked
 
 
@@ -40,6 +41,14 @@ def cron_job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> 
 def history_of(cron_job: CronJob) -> QuerySet[CronRun]:
     """Return the runs of a cron job, the newest first."""
     return CronRun.objects.filter(cron_job=cron_job).order_by("-due_at")
+
+
+def tasks_running(cron_job: CronJob) -> int:
+    """Return how many running tasks the live runs of a cron job have."""
+    runs = CronRun.objects.filter(cron_job=cron_job, outcome=CronRun.SUBMITTED).values("job_name")
+    live = Job.objects.filter(cell_id=cron_job.cell_id, tenant_id=cron_job.tenant_id, name__in=runs)
+    tasks = live.exclude(state=JobState.DEAD.value).aggregate(number=Sum("tasks_running"))
+    return tasks["number"] or 0
 
 
 def template_shown(principal: Principal, cron_job: CronJob) -> dict[str, Any]:

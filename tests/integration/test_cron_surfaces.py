@@ -28,6 +28,10 @@ def put(rest: Client, path: str = PATH, **changes: Any) -> Any:
     return rest.put(path, json.dumps(cron_rows.a_cron_file(**changes)), content_type="application/json")
 
 
+def post(rest: Client, verb: str, **body: Any) -> Any:
+    return rest.post(PATH + verb, body, content_type="application/json")
+
+
 def test_rest_creates_changes_suspends_runs_and_deletes(cell, rest) -> None:
     plan = rest.post(PATH + "plan/", json.dumps(cron_rows.a_cron_file()), content_type="application/json").json()
     assert (plan["outcome"], plan["job_revision"], CronJob.objects.count()) == ("submitted", "new", 0)
@@ -48,7 +52,7 @@ def test_rest_creates_changes_suspends_runs_and_deletes(cell, rest) -> None:
     assert rest.post(PATH + "suspend/?dry_run=1").json()["suspended"] is True
     assert rest.get(PATH).json()["suspended"] is False
     assert rest.post(PATH + "suspend/").json()["next_times"] == []
-    assert rest.post(PATH + "run/").json()["job"].startswith("nightly-")
+    assert post(rest, "run/").json()["job"].startswith("nightly-")
     assert rest.post(PATH + "resume/").json()["suspended"] is False
     assert [run["by"] for run in rest.get(PATH + "runs/").json()["results"]] == ["ann"]
     (listed,) = rest.get("/api/v1/cells/cc/cron-jobs/?tenant=ubar").json()["results"]
@@ -92,7 +96,7 @@ def test_a_viewer_sees_masked_values_and_changes_nothing(cell, rest, tenant) -> 
     viewer = world.bearer(world.a_user("vic"))
     assert "hunter2" not in viewer.get(PATH).content.decode()
     for verb in ("suspend/", "resume/", "run/"):
-        assert viewer.post(PATH + verb).status_code == 403
+        assert post(viewer, verb).status_code == 403
     assert viewer.delete(PATH).status_code == 403
     stranger = world.bearer(world.a_user("eve"))
     assert stranger.get(PATH).status_code == 404

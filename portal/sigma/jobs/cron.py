@@ -12,11 +12,11 @@ from django.views.decorators.http import require_POST
 from portal.parts.empty import Empty
 from portal.parts.filters import Filters, choice, search
 from portal.parts.tables import Column, Table
-from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, paging_of, tenants_of
+from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, paging_of, tenants_of, whole_number
 from portal.sigma.reads.jobs import cron_jobs_visible
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
-from scheduling.cron import cron_jobs, selectors
+from scheduling.cron import cron_jobs, cron_spec, selectors
 from scheduling.models import CronJob, CronRun
 
 PAGE_SIZE = 50
@@ -69,6 +69,7 @@ def cron(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "next_times": selectors.next_times(row, _NEXT),
         "page_obj": found,
         "table": table,
+        "replaced": selectors.tasks_running(row) if row.overlap == cron_spec.REPLACE else 0,
         "writes": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }
     return render(request, "sigma/cron.html", context)
@@ -94,7 +95,8 @@ def resume(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
 @require_POST
 def run(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
     row = _named(principal, cell, tenant, name)
-    result = cron_jobs.cron_run_now(principal=principal, cron_job=row)
+    confirm = whole_number(request.POST.get("confirm", ""))  # the number of tasks that the page showed
+    result = cron_jobs.cron_run_now(principal=principal, cron_job=row, confirm=confirm)
     messages.success(request, _("Job %s was submitted.") % result.run.job_name)
     return _back(row)
 
