@@ -184,10 +184,21 @@ def _spare(session: Context, owner: str, wanted: Sequence[Wanted]) -> list[JobRe
     own, pages = f"{LABEL}={owner}", session.client.pages
     rows = [row for path, tenant in places for row in pages(f"{path}/jobs/", tenant=tenant, state="live", selector=own)]
     rows.sort(key=lambda row: row["kind"] == "alloc-set")
-    timed = [row for path, tenant in places for row in pages(f"{path}/cron-jobs/", tenant=tenant, selector=own)]
+    timed = _cron_jobs(session, places, own)
     found: list[JobReference] = [CronReference(row["cell"], row["tenant"], row["name"]) for row in timed]
     found += [JobReference(row["cell"], row["tenant"], row["name"]) for row in rows]
     return [job for job in found if job not in kept]
+
+
+def _cron_jobs(session: Context, places: Sequence[tuple[str, str]], selector: str) -> list[dict[str, Any]]:
+    """Return the cron jobs whose labels match. Portals before 2026-11-28 have no cron jobs, and answer "not found"."""
+    pages = session.client.pages
+    try:
+        return [row for path, tenant in places for row in pages(f"{path}/cron-jobs/", tenant=tenant, selector=selector)]
+    except CommandFailed as failed:
+        if failed.code != "not-found":
+            raise
+        return []
 
 
 def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobReference]) -> None:

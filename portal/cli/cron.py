@@ -38,14 +38,19 @@ def named(session: Context, name: str) -> CronReference:
 def submit_cron(
     session: Context, job: JobReference, body: dict[str, Any], *, if_revision: str | None, dry_run: bool, new: bool
 ) -> None:
-    """Create or change the cron job of a job file, and print the answer. `new`: reject a change of an existing one."""
+    """Create or change the cron job of a job file, and print the answer. `new`: reject a change of an existing one;
+    otherwise, reject a new one.
+    """
     cron_job = CronReference(job.cell, job.tenant, job.name)
-    if new and if_revision is None:
+    if if_revision is None:
         plan = plan_cron(session, cron_job, body)
-        if plan["outcome"] == "updated":
+        if new and plan["outcome"] == "updated":
             detail = f"there is already a cron job {cron_job}; change it with `borgctl update FILE`"
             raise CommandFailed("cron-job-exists", detail, fields={"name": "taken by a cron job"})
-        if_revision = plan["job_revision"] if plan["outcome"] == "submitted" else None
+        if not new and plan["outcome"] == "submitted":
+            detail = f"cannot update cron job {cron_job}: it does not exist; create it with `borgctl submit FILE`"
+            raise CommandFailed("not-found", detail, fields={"name": "no such cron job"})
+        if_revision = plan["job_revision"] if plan["outcome"] != "unchanged" else None
     answer = session.client.put(cron_job.path, body, if_revision=if_revision, dry_run=dry_run)
     session.say(answer, f"{'Dry run: ' if dry_run else ''}{answer['sentence']}")
 
