@@ -15,10 +15,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import structlog
-from django.db import DatabaseError, close_old_connections, connection
+from django.db import DatabaseError, InterfaceError, close_old_connections, connection
 
 from scheduling.cron.due_runs import runs_submit_due
 from scheduling.models import Cell
@@ -65,13 +65,19 @@ def _run(cell: str, is_working: Callable[[], bool], stopping: threading.Event) -
                 elif turn.wait_s is not None:
                     wait_s = min(_LOOK_EVERY_S, max(0.0, turn.wait_s))
             close_old_connections()
-        except DatabaseError as error:
+        except (DatabaseError, InterfaceError) as error:  # InterfaceError: PostgreSQL has closed the connection
             log.warning("runs of cron jobs are submitted later", cell=cell, error=str(error).strip())
-            connection.close()
+            _disconnect()
             wait_s = _AWAY_S
         except Exception:
             log.exception("runs of cron jobs are not submitted; the thread tries again", cell=cell)
-            connection.close()
+            _disconnect()
             wait_s = _FAILED_S
         stopping.wait(wait_s)
-    connection.close()
+    _disconnect()
+
+
+def _disconnect() -> None:
+    """Close the connection, also if it is already broken. The next query makes a new one."""
+    with suppress(Exception):  # an error here would end the thread
+        connection.close()
