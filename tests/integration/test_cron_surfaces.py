@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from quota.models import Notice
 from quota.vocabulary.permissions import Role, system
@@ -116,6 +118,21 @@ def test_the_tenant_is_notified_of_missed_and_rejected_runs(cell, ann) -> None:
     assert notice.url.endswith("/cron/cc/ubar/nightly/")
     events_notify(cell)
     assert Notice.objects.filter(kind="cron.missed").count() == 1
+
+
+def test_the_tenant_is_notified_once_of_runs_that_fail_again_and_again(cell, ann) -> None:
+    def turn(template: dict[str, Any], minutes: int) -> int:
+        CronJob.objects.update(template=template, next_at=start + dt.timedelta(minutes=minutes))
+        due_runs.runs_submit_due(cell.pk)
+        events_notify(cell)
+        return Notice.objects.filter(kind="cron.missed").count()
+
+    row = cron_rows.apply(ann, cell)
+    start = timezone.now().replace(second=0, microsecond=0) - dt.timedelta(minutes=8)
+    wrong = {**row.template, "priority": 999}
+    assert [turn(wrong, 0), turn(wrong, 1), turn(wrong, 2)] == [1, 1, 1]
+    assert [turn(row.template, 3), turn(wrong, 4), turn(wrong, 5)] == [1, 2, 2]
+    assert [outcome for outcome, _ in cron_rows.runs(row)] == ["rejected"] * 3 + ["submitted"] + ["rejected"] * 2
 
 
 def test_the_metric_of_lag_shows_how_late_a_run_is(cell, ann) -> None:
