@@ -47,7 +47,7 @@ class CellDeletionSerializer(serializers.Serializer[Any]):
     dns_zone = serializers.CharField(help_text="The DNS zone of the cell, which disappears.")
     dns_names = serializers.IntegerField(help_text="How many jobs, tasks and machines have names in the zone.")
     tenants = serializers.ListField(
-        child=serializers.CharField(), help_text="Tenants that have quota, packages or jobs in the cell."
+        child=serializers.CharField(), help_text="Tenants that have quota, packages, jobs or cron jobs in the cell."
     )
     jobs_ended = serializers.IntegerField(help_text="Ended jobs. SREs can still read them.")
     archive_files = serializers.IntegerField(help_text="Files of the archive. SREs can still read them.")

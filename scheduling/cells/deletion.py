@@ -62,8 +62,8 @@ class CellDeletion:
     `jobs`, `alloc_sets`, `tasks`: those that are live. `machines`: how many are in each state. `quota`: what tenants
     hold from now on. `packages`, `cron_jobs`, `capabilities`: those of this cell. `dns_zone`, `dns_names`: the zone of
     the cell, and how many jobs, tasks and machines have names in it. `tenants`: the names of the tenants that have
-    quota, packages or jobs in the cell. `jobs_ended`, `archive_files`, `archive_bytes`: the history, which stays
-    readable for SREs.
+    quota, packages, jobs or cron jobs in the cell. `jobs_ended`, `archive_files`, `archive_bytes`: the history, which
+    stays readable for SREs.
     `problems`: by field, what is in the way and what to do; empty if the cell can be deleted.
     """
 
@@ -96,10 +96,10 @@ def cell_deletion(*, principal: Principal, cell: Cell) -> CellDeletion:
     files = ArchiveFile.objects.filter(cell=cell).exclude(state=ArchiveState.DELETED)
     stored = files.aggregate(files=Count("id"), bytes=Sum("bytes"))
     ended = Job.objects.filter(cell=cell, state=JobState.DEAD.value).count() + only_archived().filter(cell=cell).count()
-    has_jobs, has_packages = (
-        Exists(model.objects.filter(cell=cell, tenant=OuterRef("pk"))) for model in (Job, Package)
+    has_jobs, has_cron_jobs, has_packages = (
+        Exists(model.objects.filter(cell=cell, tenant=OuterRef("pk"))) for model in (Job, CronJob, Package)
     )
-    owners = Tenant.objects.filter(Q(name__in=found.quota.tenants) | has_jobs | has_packages)
+    owners = Tenant.objects.filter(Q(name__in=found.quota.tenants) | has_jobs | has_cron_jobs | has_packages)
     return CellDeletion(
         cell=cell.name,
         jobs=found.jobs[JOB],
@@ -125,23 +125,25 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
 
     The name of the cell is free for a new cell, which shares nothing with this history. Machines that are down are
     removed. `confirm`: the name of the cell. Raises `Rejected` if `confirm` is another text, and `Conflict` with a
-    field for each thing that is in the way: live `jobs`, `machines` that are up, `quota` that tenants hold. Locks: the
-    sales of the cell, the cell's row, then the rows of its machines.
+    field for each thing that is in the way: live `jobs`, `cron_jobs` that are not suspended, `machines` that are up,
+    `quota` that tenants hold. If nothing is in the way, suspended cron jobs beyond `journal.CHUNK` are deleted first,
+    in transactions of their own. Locks: the sales of the cell, the cell's row, then the rows of its machines.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     name = cell.name
     if confirm != name:
         raise invalid("confirm", f"{confirm[:63]!r} is not the name of the cell; give {name!r} to delete cell {name}")
     _check_operated(cell)
+    _check_unused(cell, name)
+    _remove_most_cron_jobs(cell, principal)
     with records.write(principal) as record:
         cell_lock_sales(name)
         with journal.write(cell.id, principal) as entry:
-            if problems := _in_use(cell).problems:
-                detail = f"cell {name} cannot be deleted: {'; '.join(problems.values())}"
-                raise Conflict("cell-in-use", detail, fields=problems)
+            _check_unused(cell, name)
             removed = _remove_machines(entry)
             JoinToken.objects.filter(cell=cell).delete()
-            cron_jobs_remove(entry, list(CronJob.objects.select_related("tenant").filter(cell=cell)), _REASON)
+            left = CronJob.objects.select_related("tenant").filter(cell=cell).defer("template")
+            cron_jobs_remove(entry, list(left), _REASON)
             entry.append(events.CellDeleted(cell=name))
             suffix = f".deleted-{cell.id}"  # no other cell can have such a name: a name of a new cell has no dot
             Cell.objects.filter(pk=cell.id).update(
@@ -151,6 +153,22 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
         transaction.on_commit(lambda: _forget(cell.id, name, removed))
     cell.refresh_from_db()
     return cell
+
+
+def _check_unused(cell: Cell, name: str) -> None:
+    if problems := _in_use(cell).problems:
+        detail = f"cell {name} cannot be deleted: {'; '.join(problems.values())}"
+        raise Conflict("cell-in-use", detail, fields=problems)
+
+
+def _remove_most_cron_jobs(cell: Cell, principal: Principal) -> None:
+    """Delete suspended cron jobs of the cell, many per transaction, until at most `journal.CHUNK` are left."""
+    suspended = CronJob.objects.select_related("tenant").filter(cell=cell, suspended_at__isnull=False).order_by("id")
+    while CronJob.objects.filter(cell=cell).count() > journal.CHUNK:
+        with journal.write(cell.id, principal) as entry:
+            if not (rows := list(suspended.defer("template")[: journal.CHUNK])):
+                return  # others were resumed meanwhile
+            cron_jobs_remove(entry, rows, _REASON)
 
 
 def _forget(cell_id: int, name: str, removed: int) -> None:
@@ -169,12 +187,13 @@ def _check_operated(cell: Cell) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InUse:
     """What is in use in a cell: the number of live `jobs` by kind and of their `tasks`, of which `placed` are on
-    machines, of `machines` by state, and the `quota` that tenants hold.
+    machines, of `cron_jobs` that are not suspended, of `machines` by state, and the `quota` that tenants hold.
     """
 
     jobs: Mapping[str, int]
     tasks: int
     placed: int
+    cron_jobs: int
     machines: Mapping[str, int]
     quota: HeldQuota
 
@@ -185,6 +204,11 @@ class _InUse:
         if live := sum(self.jobs.values()):
             sets = f", of which {_counted(self.jobs[ALLOC_SET], 'alloc set')}" if self.jobs[ALLOC_SET] else ""
             problems["jobs"] = f"the cell has {_counted(live, 'live job')}{sets}; kill all jobs first"
+        if self.cron_jobs:
+            problems["cron_jobs"] = (
+                f"the cell has {_counted(self.cron_jobs, 'cron job')} that would submit further jobs; suspend or delete"
+                " them first (`borgctl cron list` and `borgctl cron suspend NAME`)"
+            )
         if up := sum(number for state, number in self.machines.items() if state != MachineStatus.DOWN.value):
             problems["machines"] = (
                 f"the cell has {_counted(up, 'machine')} in state up or draining; drain and remove all machines first"
@@ -211,7 +235,14 @@ def _in_use(cell: Cell) -> _InUse:
     machines = dict.fromkeys([state.value for state in MachineStatus], 0)
     of_state = Machine.objects.filter(cell=cell).exclude(state=REMOVED).order_by()
     machines |= dict(of_state.values_list("state").annotate(Count("id")))
-    return _InUse(jobs=jobs, tasks=tasks, placed=placed, machines=machines, quota=quota_held(cell.name))
+    return _InUse(
+        jobs=jobs,
+        tasks=tasks,
+        placed=placed,
+        cron_jobs=CronJob.objects.filter(cell=cell, suspended_at__isnull=True).count(),
+        machines=machines,
+        quota=quota_held(cell.name),
+    )
 
 
 def _counted(number: int, noun: str) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
-from quota.models import Notice
+from quota.models import Notice, Quota
+from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Role, system
-from scheduling.cron import due_runs
+from scheduling.cron import cron_jobs, due_runs
 from scheduling.jobs.notices.event_notices import events_notify
-from scheduling.models import CronJob, Job
+from scheduling.journal import journal
+from scheduling.models import CronJob, Event, Job
 from tests.integration import cron_rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -169,12 +172,24 @@ def test_pages_show_cron_jobs_and_their_buttons_work(cell, ann, client) -> None:
     assert client.get(path).status_code == 404
 
 
-def test_the_deletion_of_a_cell_deletes_its_cron_jobs(ann, cell) -> None:
-    from quota.models import Quota
+def test_the_deletion_of_a_cell_deletes_its_cron_jobs(ann, cell, monkeypatch) -> None:
     from scheduling.cells.deletion import cell_delete, cell_deletion
 
-    cron_rows.apply(ann, cell)
+    for name in ("nightly", "hourly", "weekly"):
+        cron_rows.apply(ann, cell, name)
     Quota.objects.all().delete()
-    assert cell_deletion(principal=system("test"), cell=cell).cron_jobs == 1
+    found = cell_deletion(principal=system("test"), cell=cell)
+    assert (found.cron_jobs, found.tenants) == (3, ["ubar"])
+    with pytest.raises(
+        Conflict, match="3 cron jobs that would submit further jobs; suspend or delete them"
+    ) as rejected:
+        cell_delete(principal=system("test"), cell=cell, confirm="cc")
+    assert list(rejected.value.fields) == ["cron_jobs"]
+    assert CronJob.objects.count() == 3
+    for row in CronJob.objects.all():
+        cron_jobs.cron_suspend(principal=ann, cron_job=row)
+    monkeypatch.setattr(journal, "CHUNK", 2)
     cell_delete(principal=system("test"), cell=cell, confirm="cc")
     assert CronJob.objects.count() == 0
+    deleted = Event.objects.filter(kind="cron.deleted").values_list("revision", flat=True)
+    assert sorted(Counter(deleted).values()) == [1, 2]
