@@ -43,6 +43,7 @@ urlpatterns = [
     path(_CRON + "run/", cron.run, name="cron-run"),
     path(_CRON + "suspend/", cron.suspend, name="cron-suspend"),
     path(_CRON + "resume/", cron.resume, name="cron-resume"),
+    path(_CRON + "delete/", cron.delete, name="cron-delete"),
     path("names/", names.name_list, name="names"),
     path("services/<str:cell>/<str:tenant>/<str:service>/", names.service, name="service"),
     path("submit/", submit.submit, name="submit"),

@@ -41,14 +41,14 @@ _UNITS: tuple[tuple[int, Callable[[int], str]], ...] = (
 _TONES = {
     word: tone
     for tone, words in {
-        "good": ("up", "running", "healthy", "done", "finished", "active"),
+        "good": ("up", "running", "healthy", "done", "finished", "active", "submitted"),
         "wait": (
             *("pending", "assigned", "installing", "starting", "stopping", "draining", "open"),
-            *("warning", "updating", "degraded"),
+            *("warning", "updating", "degraded", "suspended", "skipped"),
         ),
         "bad": (
             *("backoff", "down", "failed", "unhealthy", "stopped", "rolled-back", "expired", "revoked"),
-            *("urgent", "failing", "crashing"),
+            *("urgent", "failing", "crashing", "missed", "rejected"),
         ),
     }.items()
     for word in words

@@ -168,8 +168,16 @@ def test_pages_show_cron_jobs_and_their_buttons_work(cell, ann, client) -> None:
     client.post(path + "resume/")
     row.refresh_from_db()
     assert row.suspended_at is None
+    assert "<dd>100</dd>" in text  # keep_runs
+    assert f'href="/jobs/cc/ubar/{Job.objects.get().name}/"' in text
+    assert "- serve" in text  # the job of a run
     client.force_login(world.a_user("eve"))
     assert client.get(path).status_code == 404
+    assert client.post(path + "delete/").status_code == 404
+    client.force_login(world.a_user("ann"))
+    assert "was deleted" in client.post(path + "delete/", {"reason": "old"}, follow=True).content.decode()
+    assert CronJob.objects.count() == 0
+    assert Event.objects.get(kind="cron.deleted").data["reason"] == "old"
 
 
 def test_the_deletion_of_a_cell_deletes_its_cron_jobs(ann, cell, monkeypatch) -> None:

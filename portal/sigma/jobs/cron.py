@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import yaml
 from django.contrib import messages
 from django.db.models import OuterRef, Subquery
 from django.http import HttpRequest, HttpResponse
@@ -66,6 +67,9 @@ def cron(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     )
     context = {
         "cron": row,
+        "job_text": yaml.safe_dump(
+            selectors.template_shown(principal, row), sort_keys=False, allow_unicode=True, width=120
+        ),
         "next_times": selectors.next_times(row, _NEXT),
         "page_obj": found,
         "table": table,
@@ -99,6 +103,15 @@ def run(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
     result = cron_jobs.cron_run_now(principal=principal, cron_job=row, confirm=confirm)
     messages.success(request, _("Job %s was submitted.") % result.run.job_name)
     return _back(row)
+
+
+@page
+@require_POST
+def delete(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
+    reason = request.POST.get("reason", "").strip()[:300]
+    cron_jobs.cron_delete(principal=principal, cron_job=_named(principal, cell, tenant, name), reason=reason)
+    messages.success(request, _("Cron job %s was deleted.") % name)
+    return redirect("sigma:crons")
 
 
 def _named(principal: Principal, cell: str, tenant: str, name: str) -> CronJob:
