@@ -68,6 +68,8 @@ class TaskRow:
     ports: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
     reservation: tuple[int, ...] = ()
+    since: float = 0.0
+    up: bool = False
 
 
 @dataclass
@@ -184,6 +186,7 @@ class World:
         disruption_budget: int = 0,
         start_after: float = 0.0,
         max_run_s: float = 0.0,
+        ends_within_s: float | None = None,
         **asks: Any,
     ) -> World:
         wanted = requirement or needs(**asks)
@@ -203,6 +206,7 @@ class World:
             disruption_budget=disruption_budget,
             start_after=start_after,
             max_run_s=max_run_s,
+            ends_within_s=max_run_s if ends_within_s is None else ends_within_s,
         )
         self.jobs[name] = JobRow(submitted.job_id, submitted, {i: TaskRow(wanted) for i in range(tasks)})
         return self.send(submitted)
@@ -213,6 +217,8 @@ class World:
     def change(self, name: str, **facts: Any) -> World:
         """Change fields of a job that are not about single tasks: priority, gang, disruption_budget or start_after."""
         row = self.jobs[name]
+        if "max_run_s" in facts:
+            facts.setdefault("ends_within_s", facts["max_run_s"])
         fields = {field: getattr(row.submitted, field) for field in row.submitted.__struct_fields__}
         row.submitted = events.JobSubmitted(**{**fields, **facts})
         return self.send(
@@ -226,6 +232,7 @@ class World:
                 disruption_budget=row.submitted.disruption_budget,
                 start_after=row.submitted.start_after,
                 max_run_s=row.submitted.max_run_s,
+                ends_within_s=row.submitted.ends_within_s,
             )
         )
 
@@ -253,6 +260,7 @@ class World:
         task.state, task.machine_id, task.ports, task.devices = "running", machine_id, ports, devices
         task.incarnation += 1
         task.reservation = task.requirement.limit
+        task.since, task.up = self.time + 1.0, False
         return self.send(self._placed(job, index, machine_id, task.incarnation, ports, devices))
 
     def _placed(
@@ -271,6 +279,27 @@ class World:
             incarnation=incarnation,
             ports=ports,
             devices=devices,
+        )
+
+    def report(self, job: str, index: int, phase: str, *, restarts: int = 0) -> World:
+        """Report the phase of a running task, as its Borglet does."""
+        task, up = self.task(job, index), phase == "up"
+        if task.up != up and phase != "stopping":
+            task.since = self.time + 1.0
+        task.up = up
+        return self.send(self._report(job, index, phase, restarts))
+
+    def _report(self, job: str, index: int, phase: str, restarts: int = 0) -> events.TaskReported:
+        task = self.task(job, index)
+        return events.TaskReported(
+            job_id=self.jobs[job].job_id,
+            index=index,
+            machine_id=task.machine_id or 0,
+            incarnation=task.incarnation,
+            phase=phase,
+            health="",
+            up=phase == "up",
+            restarts=restarts,
         )
 
     def evict(self, job: str, index: int, *, gone: bool = False, crashed: bool = False) -> World:
@@ -422,7 +451,9 @@ class World:
                     yield self._left(row, index, machine_id, incarnation, gone=False, avoid=False), 0.0
             if task.state == "running":
                 placed = self._placed(name, index, task.machine_id or 0, task.incarnation, task.ports, task.devices)
-                yield placed, 0.0
+                yield placed, task.since
+                if task.up:
+                    yield self._report(name, index, "up"), task.since
                 if task.reservation != task.requirement.limit:
                     pair = (row.job_id, index)
                     yield events.ReservationsSet(tasks=(pair,), reservations=(task.reservation,)), 0.0

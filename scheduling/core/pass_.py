@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.vocabulary.resources import PORTS
-from scheduling.core.booking.bookings import BookingDesk
+from scheduling.core.booking.bookings import BookingMaker
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import Explainer
 from scheduling.core.garbage import collection_paused
@@ -157,11 +157,11 @@ def _best_attempt(
             memory.invalidate(everywhere)
             at = place(tables, 0)
             if at >= 0:
-                desk = BookingDesk(state, policy, sorting, tables, now)
+                maker = BookingMaker(state, policy, sorting, tables, now)
                 while at >= 0:
-                    desk.book(at)
+                    maker.book(at)
                     at = place(tables, at)
-                bookings = tuple(desk.bookings)
+                bookings = tuple(maker.bookings)
             memory.invalidate(tables.placed.machine[tables.placed.machine >= 0])
         return sorting, tables, bookings
 

@@ -46,7 +46,7 @@ def compile_kernels() -> None:
             groups=(Group(asked, ((0, 1),)),),
             alloc_set=alloc_set,
             gang=job == 6,
-            max_run_s=60.0,
+            ends_within_s=60.0,
         )
         state.apply(submitted, revision=state.revision + 1, time=0.0)
         plan = schedule_pass(state, Policy(), now=0.0, rng=np.random.default_rng(0))

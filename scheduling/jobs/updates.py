@@ -17,6 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 import msgspec
+from django.conf import settings
 
 from quota.admission import admission
 from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
@@ -163,6 +164,7 @@ def spec_columns(
         "published": msgspec.to_builtins(job_spec.published()),
         "requested": list(job_spec.charged()),
         "max_run_s": job_spec.max_run_s,
+        "ends_within_s": job_spec.ends_within_s(ttl_s=settings.BORG_DNS_TTL),
         "start_after": job_spec.starts_at,
         "ttl_after_end_s": job_spec.ttl_after_end_s,
         "deadline_at": deadline_of(job_spec, submitted_at=submitted_at),
@@ -330,6 +332,7 @@ def _change(
                 disruption_budget=job.disruption_budget,
                 start_after=seconds(job.start_after),
                 max_run_s=job.max_run_s or 0.0,
+                ends_within_s=job.ends_within_s or 0.0,
                 published=job_spec.published(),
                 reason=rolled_back or reason,
             )

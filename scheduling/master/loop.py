@@ -60,6 +60,8 @@ log = structlog.get_logger(__name__)
 
 # What stays pending is looked at again after this long even without news: back-offs and crashed pairs run out.
 RETRY_EVERY_S = 5.0
+# From the time at which a booked gang should start, a pass looks so often whether it can.
+BOOKED_EVERY_S = 1.0
 HOUSEKEEPING_EVERY_S = 1.0
 # While classes that were left over have not been examined, passes come at least this often, and examine so many.
 EXPLAIN_EVERY_S = 0.2
@@ -284,8 +286,7 @@ class Master:
             self._explainer.budget = ExplainBudget() if self._placeable else ExplainBudget(classes=IDLE_CLASSES)
             self._passed, self._placeable = now, False
             at = time.time()
-            self._pass(state)
-            self._starts_at = state.tasks.next_start(at)
+            self._starts_at = min(self._pass(state), state.tasks.next_start(at))
 
     def _retire(self) -> None:
         """Release the lease and discard the state in memory. Called when the cell's settings no longer list this
@@ -456,7 +457,10 @@ class Master:
         if wakeups.answers():
             self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)
 
-    def _pass(self, state: CellState) -> None:
+    def _pass(self, state: CellState) -> float:
+        """Run a pass and commit its plan. Return the time at which a booked gang can start, in seconds since the epoch,
+        or inf.
+        """
         assert self._policy is not None
         policy, done = self._policy, None
         if self._in_hurry:
@@ -471,7 +475,7 @@ class Master:
         else:
             done = self._decide(state, policy)
         if done is None:
-            return  # nothing pending is this scheduler's, or the state has to be read again
+            return math.inf  # nothing pending is this scheduler's, or the state has to be read again
         plan, outcome, one = done
         self._own = outcome.records
         last = state.tasks.jobs.get(plan.assignments[-1].job_id) if plan.assignments else None
@@ -482,6 +486,8 @@ class Master:
         self._fruitless = self._fruitless + 1 if outcome.refused and not outcome.applied else 0
         if outcome.refused or plan.stats.cut:
             self._placeable = True  # look again as soon as the news is in
+        at = min((booking.at for booking in plan.bookings), default=math.inf)
+        return max(at, time.time() + BOOKED_EVERY_S)
 
     def _decide(self, state: CellState, policy: Policy) -> tuple[Plan, CommitOutcome, pass_log.Pass] | None:
         """Make a plan and commit it. Return None if this scheduler has no pending task."""

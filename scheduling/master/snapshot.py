@@ -50,8 +50,8 @@ class CellSnapshot:
 def take(cell_id: int, *, reports: bool = False) -> CellSnapshot:
     """Return the snapshot of a cell, read in one transaction. Makes about twelve queries for any number of tasks.
 
-    `reports`: whether the events say which tasks with a time limit are up. Then a state that follows the journal and
-    one from rows agree about when these tasks end at the latest.
+    `reports`: whether the events say which tasks are up. Then a state that follows the journal and one from rows agree
+    about when these tasks end at the latest.
     """
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -161,18 +161,20 @@ def _job(
             yield from _crash(task, pair)
         for departure in departed.get(identity, ()):
             yield from _departure(task, departure)
-        yield from _task(task, job, wanted.of(job.id, task.spec_version, task.index), reports)
+        yield from _task(task, job, wanted.of(job.id, task.spec_version, task.index))
         if task.state == RUNNING and task.reservation is not None:
             tasks_reserved.append((task.job_id, task.index))
             reservations.append(tuple(task.reservation))
             reserved_at = max(reserved_at, task.since)
+    if reports:  # after all placements, because many events of one kind are applied together
+        yield from ((_came_up(task), task.since) for task in tasks if task.state == RUNNING and task.up)
     if reservations:
         yield events.ReservationsSet(tasks=tuple(tasks_reserved), reservations=tuple(reservations)), reserved_at
     if job.state == JobState.DEAD.value:
         yield events.JobEnded(job_id=job.id, how=job.outcome), job.created_at.timestamp()
 
 
-def _task(task: _TaskRow, job: Job, wanted: Requirement, reports: bool) -> Iterator[tuple[Event, float]]:
+def _task(task: _TaskRow, job: Job, wanted: Requirement) -> Iterator[tuple[Event, float]]:
     if task.state != RUNNING and task.spec_version != job.spec_version:
         yield (
             events.TaskUpdated(
@@ -192,8 +194,6 @@ def _task(task: _TaskRow, job: Job, wanted: Requirement, reports: bool) -> Itera
             devices=tuple(task.devices),
         )
         yield placed, task.since
-        if reports and task.up and job.max_run_s:
-            yield _came_up(placed), task.since
     elif task.state == DEAD:
         ended = events.TaskEnded(
             job_id=task.job_id, index=task.index, machine_id=0, incarnation=task.incarnation, how="", gone=True
@@ -201,12 +201,12 @@ def _task(task: _TaskRow, job: Job, wanted: Requirement, reports: bool) -> Itera
         yield ended, task.since
 
 
-def _came_up(placed: events.TaskPlaced) -> events.TaskReported:
+def _came_up(task: _TaskRow) -> events.TaskReported:
     return events.TaskReported(
-        job_id=placed.job_id,
-        index=placed.index,
-        machine_id=placed.machine_id,
-        incarnation=placed.incarnation,
+        job_id=task.job_id,
+        index=task.index,
+        machine_id=task.machine_id or 0,
+        incarnation=task.incarnation,
         phase=PHASE_UP,
         health="",
         up=True,

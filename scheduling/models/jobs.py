@@ -32,8 +32,8 @@ class Job(models.Model):
     as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client submits the
     job again with the same key, no second job is created. `start_after`: no task is placed before this time.
     `deadline_at`: the time at which the master ends all tasks that are still live. `max_run_s`: the longest time limit
-    of a run; None if a task has none. `ttl_after_end_s`: for how many seconds after its end PostgreSQL keeps the job,
-    unless the cell keeps ended jobs for a shorter time.
+    of a run; None if a task has none. `ends_within_s`: as in `JobSpecification`. `ttl_after_end_s`: for how many
+    seconds after its end PostgreSQL keeps the job, unless the cell keeps ended jobs for a shorter time.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -76,6 +76,7 @@ class Job(models.Model):
     key = models.CharField(_("idempotency key"), max_length=64, default="", db_default="", blank=True)
     created_at = models.DateTimeField(_("submitted"), auto_now_add=True)
     max_run_s = models.FloatField(_("time limit of tasks, s"), null=True, blank=True)
+    ends_within_s = models.FloatField(_("a run ends within, s"), null=True, blank=True)
     start_after = models.DateTimeField(_("starts after"), null=True, blank=True)
     deadline_at = models.DateTimeField(_("deadline"), null=True, blank=True)
     ttl_after_end_s = models.FloatField(_("time to live after the end, s"), null=True, blank=True)

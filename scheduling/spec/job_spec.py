@@ -30,6 +30,8 @@ KINDS = {"Job": "job", "AllocSet": "alloc-set"}
 API_LEVELS = ("none", "read", "submit")
 LATENCY_SENSITIVE, BATCH = "latency-sensitive", "batch"
 MAX_LEAVE_S = 600.0
+# The longest time from the end of a task until the cell knows it, in seconds, unless its machine is away.
+REPORT_S = 5.0
 _Value = TypeVar("_Value")
 
 
@@ -162,6 +164,19 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         """Return the longest time limit of the runs of a task, in seconds. Return None if a task has no limit."""
         limits = [task.max_run_s for _, _, task in self.segments()]
         return None if None in limits else max(limit for limit in limits if limit is not None)
+
+    def ends_within_s(self, *, ttl_s: int) -> float | None:
+        """Return the seconds from the start of a run until it has ended and its resources are free: its time limit, the
+        time in which it leaves DNS, and its notice. Return None if a task has no such bound: it has no time limit, or
+        it may start again in place (`restart.on` is not `never`), or it has a health check, whose results hide when the
+        run started. `ttl_s`: as in `leave_s`.
+        """
+        longest = 0.0
+        for _, _, task in self.segments():
+            if task.max_run_s is None or task.restart.on != "never" or task.health is not None:
+                return None
+            longest = max(longest, task.max_run_s + self.leave_s(task, ttl_s=ttl_s) + task.notice_s + REPORT_S)
+        return longest
 
     def published(self) -> Published:
         """Return the settings with which DNS publishes the job's names. They contain only weights other than 1, the

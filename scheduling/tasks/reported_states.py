@@ -22,7 +22,7 @@ def tasks_observe(entry: JournalEntry, observations: Sequence[Observation]) -> l
         "new_phase, new_health, new_up, new_restarts, new_exit, new_address",
         "phase = was.new_phase, health = was.new_health, up = was.new_up, restarts = was.new_restarts,"
         " exit = coalesce(was.new_exit::jsonb, t.exit), address = was.new_address,"
-        " since = CASE WHEN t.up = was.new_up THEN t.since ELSE %s END",
+        " since = CASE WHEN t.up = was.new_up OR was.new_phase = 'stopping' THEN t.since ELSE %s END",
         [
             column(by_id),
             column([o.incarnation for o in by_id.values()]),

@@ -220,6 +220,7 @@ def _job(
         groups=(Group(wanted, ((0, tasks - 1),)),),
         gang=gang,
         max_run_s=limit_s,
+        ends_within_s=limit_s,
     )
 
 
@@ -287,6 +288,7 @@ def _large(machines: int, each: int, *, gang: bool) -> CellState:
         last=zeros,
         incarnation=np.ones(number, dtype=np.int32),
         since=rng.uniform(0.0, 100.0, number),
+        up=np.ones(number, dtype=np.bool_),
         reservation=np.tile(np.array(wanted.limit, dtype=np.int64), (number, 1)),
         alloc=zeros,
         devices=zeros,

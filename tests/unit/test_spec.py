@@ -14,6 +14,7 @@ from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, PORTS, RAM
 from scheduling.jobs.rollouts import restart_rule
 from scheduling.jobs.rollouts.restart_rule import SpecChange
 from scheduling.spec import field_errors, parser
+from scheduling.spec.job_spec import REPORT_S
 from scheduling.spec.parser import CellLimits, parse
 from scheduling.spec.task_spec import LIMITS_TIME
 
@@ -383,6 +384,26 @@ def test_a_task_with_a_time_limit_is_placed_only_where_the_borglet_enforces_it()
     assert [job.requirement(index).constraints for index in (0, 1)] == [(LIMITS_TIME,), ()]
     assert parser.load(job.to_json()) == job
     assert "max_run_s" not in parse(hello()).to_json()["task"]
+
+
+def test_the_end_of_a_run_is_known_only_if_nothing_starts_the_task_again() -> None:
+    def within_s(**changes: object) -> float | None:
+        task = {"command": ["x"], "max_run_s": 60, "notice_s": 20, "restart": {"on": "never"}, **changes}
+        return parse(hello(tasks=2, task=task)).ends_within_s(ttl_s=5)
+
+    assert within_s() == 60.0 + 20.0 + REPORT_S
+    assert within_s(ports=["http"]) == 60.0 + 20.0 + 6.0 + REPORT_S
+    for unknown in (
+        {"max_run_s": None},
+        {"restart": {"on": "failure"}},
+        {"restart": {"on": "always"}},
+        {"ports": ["http"], "health": {"tcp": True}},
+    ):
+        assert within_s(**unknown) is None
+    never = {"command": ["x"], "max_run_s": 60, "restart": {"on": "never"}}
+    longer = parse(hello(tasks=2, task=never, overrides={"1": {"max_run_s": 90}}))
+    assert longer.ends_within_s(ttl_s=5) == 90.0 + 10.0 + REPORT_S
+    assert parse(hello(tasks=2, task=never, overrides={"1": {"max_run_s": None}})).ends_within_s(ttl_s=5) is None
 
 
 def test_isolation_changes_in_place() -> None:

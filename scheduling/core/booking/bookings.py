@@ -5,8 +5,9 @@
          tasks after it in the queue ─► use the booked capacity only if they end before T, or need no more than `extra`
 
 This is the method EASY (Lifka, 1995): only the first gang that waits has a booking, here one per band. A gang that
-would not fit even after all time limits have ended has none. A booking is computed from the state in each pass, and it
-is stored nowhere. So it follows each change of the cell, and all masters and the simulator compute the same one.
+would not fit even after all known ends has none, and the next gang is tried. A booking is computed from the state in
+each pass, and it is stored nowhere. So it follows each change of the cell, and all masters and the simulator compute
+the same one.
 
 All tasks of a gang count as large as the largest one in each resource. Then the tasks fit together at T whichever
 machine takes which of them, and no task that is placed by these rules can make T later.
@@ -22,18 +23,19 @@ import numpy as np
 from quota.vocabulary.bands import band_of
 from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.booking.earliest_fit import Sums, Wanted, choose, earliest_fit
-from scheduling.core.booking.run_ends import MARGIN_S, ends_of, holding
+from scheduling.core.booking.run_ends import MARGIN_S, Occupants, occupants_of
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.counts import count_on_each
 from scheduling.core.placing.equivalence_classes import GroupedQueue
-from scheduling.core.vocabulary.kernel_arrays import UNBOOKED, Bools, Floats, Ints, Ints32, MachineArrays, Tables
+from scheduling.core.placing.queue import MOST_GANGS
+from scheduling.core.vocabulary.kernel_arrays import UNBOOKED, Bools, Ints, Ints32, MachineArrays, Tables
 from scheduling.core.vocabulary.plan import Booking
 from scheduling.core.vocabulary.policy import Policy
 
 # Capacity is not kept free for a gang that starts later than this. Slurm's backfill looks as far ahead (`bf_window`).
 FARTHEST_S = 86_400.0
 # Most gangs of a pass for which the time of a start is computed, also in vain.
-MOST_TRIES = 3
+MOST_TRIES = 2 * MOST_GANGS
 
 
 class Fit(NamedTuple):
@@ -47,7 +49,7 @@ class Fit(NamedTuple):
     left: Ints
 
 
-class BookingDesk:
+class BookingMaker:
     """Makes the bookings of one attempt to place a queue. Call `book` each time the kernel stops behind a gang."""
 
     def __init__(self, state: CellState, policy: Policy, sorting: GroupedQueue, tables: Tables, now: float) -> None:
@@ -78,9 +80,8 @@ class BookingDesk:
             return
         free = tables.bookings.extra[:made, :, 0] == UNBOOKED
         wanted = wanted._replace(allowed=wanted.allowed & free.all(axis=0))
-        slots = holding(self._state, tables.running.gone)
-        ends = ends_of(self._state, slots, self._now)
-        fit = fit_at(self._state, tables, wanted, int(sorting.ceiling[sorting.of_task[first]]), slots, ends)
+        there = occupants_of(self._state, sorting, tables, until, self._now)
+        fit = fit_at(self._state, tables, wanted, int(sorting.ceiling[sorting.of_task[first]]), there)
         if not self._now <= fit.at <= self._now + FARTHEST_S:
             return
         self._bands.add(band)
@@ -102,8 +103,8 @@ class BookingDesk:
             extra[booked] = -1  # which cores are left depends on the tasks that share them
         capacity = self._tables.machines.capacity[booked, 0]
         extra[booked, 0] = np.minimum(extra[booked, 0], capacity)  # so that the machine counts as booked
-        run_s = sorting.max_run_s
-        bookings.bound[made] = (run_s == 0.0) | (self._now + run_s + MARGIN_S > fit.at)
+        within_s = sorting.ends_within_s
+        bookings.bound[made] = (within_s == 0.0) | (self._now + within_s + MARGIN_S > fit.at)
         bookings.made[0] = made + 1
         cache = self._tables.cache
         for column in (cache.stage, cache.cursor, cache.filled, cache.offered, cache.near):
@@ -167,16 +168,12 @@ def _domains(domain: Ints32, there: Ints32, row: int, bound: int) -> tuple[Ints,
     return number, most
 
 
-def fit_at(state: CellState, tables: Tables, wanted: Wanted, ceiling: int, slots: Ints, ends: Floats) -> Fit:
-    """Return when and where the `wanted` tasks fit together after the pass, if running tasks end at the times `ends`.
-
-    `ceiling`: the wanted tasks may preempt tasks with a lower priority. `slots` [N]: the slots of running tasks. `ends`
-    [N]: when they end; inf for never.
+def fit_at(state: CellState, tables: Tables, wanted: Wanted, ceiling: int, there: Occupants) -> Fit:
+    """Return when and where the `wanted` tasks fit together, if the tasks that are `there` end at their latest times.
+    `ceiling`: the wanted tasks may preempt tasks with a lower priority.
     """
     machines, tasks = tables.machines, state.tasks
-    position: Ints = np.full(len(state.machines.id), -1, dtype=np.int64)
-    position[machines.slot] = np.arange(len(machines.slot))
-    on = position[tasks.machine[slots]]
+    slots, on, ends = there.slots, there.on, there.ends
     evictable = tasks.job_priority[tasks.job[slots]] < ceiling
     ending = np.flatnonzero(~evictable & np.isfinite(ends) & wanted.allowed[on])
     ending = ending[np.argsort(ends[ending], kind="stable")]
@@ -188,7 +185,7 @@ def fit_at(state: CellState, tables: Tables, wanted: Wanted, ceiling: int, slots
         total=np.zeros(1, dtype=np.int64),
     )
     at = earliest_fit(
-        later, tables.running, wanted, slots[evictable], on[evictable], slots[ending], on[ending], ends[ending], sums
+        later, there.running, wanted, slots[evictable], on[evictable], slots[ending], on[ending], ends[ending], sums
     )
     taken: Ints = np.zeros(len(machines.slot), dtype=np.int64)
     left = later.capacity - (np.maximum(later.reserved, later.prod_limit) if wanted.by_limit else later.reserved)

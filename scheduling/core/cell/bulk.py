@@ -19,7 +19,7 @@ _LEAST_SLOTS = 256
 class TaskColumns(NamedTuple):
     """The tasks of a cell, one element or row per task, sorted by id. `shape`: the number of the requirement in the
     list that `add_tasks` gets. `machine`, `last`: ids of the machine and the previous machine, 0 for none. `alloc`: the
-    id of the alloc that contains the task, or 0. `since`: as in `TaskTable`. `devices`: bit mask of accelerators.
+    id of the alloc that contains the task, or 0. `since`, `up`: as in `TaskTable`. `devices`: bit mask of accelerators.
     `ports`: by task id, only tasks that hold ports.
     """
 
@@ -30,6 +30,7 @@ class TaskColumns(NamedTuple):
     last: Ints
     incarnation: Ints32
     since: Floats
+    up: NDArray[np.bool_]
     reservation: Ints  # [T, R]
     alloc: Ints
     devices: Ints
@@ -55,6 +56,7 @@ def add_tasks(state: CellState, columns: TaskColumns, requirements: Sequence[Req
     tasks.last[:number] = columns.last
     tasks.incarnation[:number] = columns.incarnation
     tasks.since[:number] = columns.since
+    tasks.up[:number] = columns.up
     tasks.devices[:number] = columns.devices
     tasks.machine[:number] = _machine_slots(state, columns.machine)
     within = columns.alloc > 0

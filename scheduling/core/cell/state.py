@@ -12,13 +12,12 @@ task, in this order:
 * for each incarnation that has left a machine but is still being stopped there: `TaskPlaced` with its ports, and
   `TaskEvicted(gone=False)`;
 * for a task that does not run and has another version of the spec than its job: `TaskUpdated`;
-* running: `TaskPlaced` with its incarnation and ports, and `TaskReported` if it is up and its job has a time limit;
-  dead: `TaskEnded(machine_id=0)`; pending: nothing;
+* running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing;
 
-then one `ReservationsSet` for the tasks whose reservation differs from their limit, and `JobEnded` for ended jobs.
-These events rebuild everything that `diff` compares. They do not rebuild the incarnation of a pending task, which is
-stored only in its row. They also do not rebuild a pending task's last machine and a machine's next port number, which
-are only preferences.
+then one `TaskReported` for each running task that is up, one `ReservationsSet` for the tasks whose reservation differs
+from their limit, and `JobEnded` for ended jobs. These events rebuild everything that `diff` compares. They do not
+rebuild the incarnation of a pending task, which is stored only in its row. They also do not rebuild a pending task's
+last machine and a machine's next port number, which are only preferences.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ from scheduling.core.vocabulary.states import Transition, next_state
 
 # For fewer events, arrays are slower.
 _FEW = 8
+_STOPPING = "stopping"  # the phase, as Borglets report it
 _ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
 
@@ -286,6 +286,7 @@ class CellState(MachineSums):
             disruption_budget=event.disruption_budget,
             start_after=event.start_after,
             max_run_s=event.max_run_s,
+            ends_within_s=event.ends_within_s,
         )
 
     def _set_priority(self, job: LiveJob, priority: int, latency_sensitive: bool) -> None:
@@ -459,16 +460,20 @@ class CellState(MachineSums):
         self._forget_if_over(job)
 
     def _task_reported(self, event: Any, time: float) -> bool:
-        """Store when a running task came up or went down. Return whether this changes when the task ends at the latest:
-        a run with a time limit has the whole time after a restart.
+        """Store when a running task came up or went down. Return whether this changes a booking: whether the task ends
+        by a known time, and a gang is pending. A task that goes down because it is being stopped keeps its time, so
+        that it does not seem to end later.
         """
         tasks = self.tasks
         job = tasks.jobs.get(event.job_id)
         task = job.tasks.item(event.index) if job is not None and 0 <= event.index < len(job.tasks) else -1
         if job is None or task < 0 or tasks.up.item(task) == event.up or tasks.state.item(task) != RUNNING:
             return False
-        tasks.up[task], tasks.since[task] = event.up, time
-        return job.max_run_s > 0.0
+        tasks.up[task] = event.up
+        if event.phase == _STOPPING:
+            return False
+        tasks.since[task] = time
+        return job.ends_within_s > 0.0 and bool((tasks.job_gang & tasks.job_there & (tasks.job_pending > 0)).any())
 
     def _task_revived(self, event: events.TaskRevived, time: float) -> None:
         job = self._job(event.job_id)

@@ -33,6 +33,7 @@ class LiveJob:
         "departures",
         "disruption_budget",
         "ended",
+        "ends_within_s",
         "gang",
         "id",
         "kind",
@@ -60,6 +61,7 @@ class LiveJob:
         self.disruption_budget = 0
         self.start_after = 0.0
         self.max_run_s = 0.0  # 0: no time limit
+        self.ends_within_s = 0.0  # 0: not known
         self.ended = False
 
     port_names: tuple[str, ...]
@@ -108,7 +110,8 @@ class TaskTable:
     machine, or 0.
 
     `since`: when a running task was placed or last came up or went down, in seconds since the epoch, like the column of
-    its row. A run with a time limit ends at most `job_max_run_s` seconds later. `up`: as last reported.
+    its row. A task that goes down because it is being stopped keeps its time. So its run ends within
+    `job_ends_within_s` after `since`, if this is known. `up`: as last reported.
 
     `next`, `prev`: links in the list of the tasks on a machine, which starts at `MachineTable.head`. The list has no
     tasks inside allocs. `alloc`: slot of the alloc that contains the task (§2.4), or -1. A task in an alloc uses the
@@ -142,7 +145,7 @@ class TaskTable:
         self.job_gang: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_budget: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no bound
         self.job_start_after: Floats = np.zeros(jobs, dtype=np.float64)  # no task is placed before this time
-        self.job_max_run_s: Floats = np.zeros(jobs, dtype=np.float64)  # longest time limit of its tasks; 0: none
+        self.job_ends_within_s: Floats = np.zeros(jobs, dtype=np.float64)  # after its start, each run; 0: not known
         self.job_there: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_pending: Ints32 = np.zeros(jobs, dtype=np.int32)
         self.job_alloc_set: Ints = np.zeros(jobs, dtype=np.int64)  # id of the alloc set its tasks live in, 0 none
@@ -162,7 +165,7 @@ class TaskTable:
                 "job_gang",
                 "job_budget",
                 "job_start_after",
-                "job_max_run_s",
+                "job_ends_within_s",
                 "job_pending",
                 "job_alloc_set",
                 "job_sensitive",
@@ -175,7 +178,7 @@ class TaskTable:
         self.job_tenant[job.slot] = job.tenant_id
         self.job_alloc_set[job.slot] = job.alloc_set
         self.job_gang[job.slot], self.job_budget[job.slot] = job.gang, job.disruption_budget
-        self.job_start_after[job.slot], self.job_max_run_s[job.slot] = job.start_after, job.max_run_s
+        self.job_start_after[job.slot], self.job_ends_within_s[job.slot] = job.start_after, job.ends_within_s
         self.job_pending[job.slot] = 0
         self.job_there[job.slot] = True
         self.jobs[job.id] = job
@@ -240,16 +243,19 @@ class TaskTable:
         return float(later.min()) if len(later) else math.inf
 
     def set_placing(
-        self, job: LiveJob, *, gang: bool, disruption_budget: int, start_after: float, max_run_s: float
+        self,
+        job: LiveJob,
+        *,
+        gang: bool,
+        disruption_budget: int,
+        start_after: float,
+        max_run_s: float,
+        ends_within_s: float,
     ) -> None:
-        job.gang, job.disruption_budget, job.start_after, job.max_run_s = (
-            gang,
-            disruption_budget,
-            start_after,
-            max_run_s,
-        )
+        job.gang, job.disruption_budget, job.start_after = gang, disruption_budget, start_after
+        job.max_run_s, job.ends_within_s = max_run_s, ends_within_s
         self.job_gang[job.slot], self.job_budget[job.slot] = gang, disruption_budget
-        self.job_start_after[job.slot], self.job_max_run_s[job.slot] = start_after, max_run_s
+        self.job_start_after[job.slot], self.job_ends_within_s[job.slot] = start_after, ends_within_s
 
     def set_priority(self, job: LiveJob, priority: int, *, latency_sensitive: bool, by_limit: bool) -> None:
         job.priority, job.latency_sensitive, job.by_limit = priority, latency_sensitive, by_limit

@@ -36,7 +36,7 @@ from scheduling.core.explaining.unplaced_tasks import (
     smallest_gang,
 )
 from scheduling.core.kernels.placement import NOT_TRIED
-from scheduling.core.placing.equivalence_classes import GroupedQueue
+from scheduling.core.placing.equivalence_classes import GroupedQueue, rounded_down
 from scheduling.core.vocabulary.kernel_arrays import UNBOOKED, Bools, Groups, Ints, Ints32, Tables
 from scheduling.core.vocabulary.plan import Booking
 from scheduling.core.vocabulary.reasons import Basis, ExpectedStart, ReasonCode, SuggestedChange, Why
@@ -44,6 +44,8 @@ from scheduling.core.vocabulary.requirement import Constraint, split_task_id
 
 # Capacities of machines hardly ever change: kinds are counted again after this, or when a machine joins or leaves.
 PLATFORMS_KEPT_S = 30.0
+# The advice about a time limit leaves so many seconds to submit the job, and for the report of the task's end.
+ADVICE_SLACK_S = 30.0
 
 
 class ExplainBudget(NamedTuple):
@@ -179,7 +181,7 @@ class Explainer:
         waiting, state = shared.waiting, judged.state
         group = waiting.groups[position]
         by_limit = bool(shared.groups.by_limit[group])
-        ruled_out = judged.ruled_out(_booked(judged, shared, group))
+        ruled_out = judged.ruled_out(int(np.count_nonzero(_blocking(judged, shared, group).any(axis=0))))
         code = leading(ruled_out)
         if code == ReasonCode.NO_SUCH_RESOURCE:
             needs = ExpectedStart(Basis.NEEDS_CHANGE)
@@ -247,7 +249,7 @@ class Explainer:
             left_s = _back_off(judged, shared, group)
             return ExpectedStart(Basis.CRASH_BACK_OFF, 0.0, round(left_s, 1))
         if code == ReasonCode.BOOKED and not gang:
-            return _behind_booking(shared, group)
+            return _behind_booking(judged, shared, group)
         forecast = self._forecast(judged, shared, position, code, gang)
         if gang:
             return _gang_start(shared, position, gang, forecast)
@@ -304,31 +306,32 @@ class Explainer:
         return float(size[smaller].sum()), float(size.sum())
 
 
-def _booked(judged: Judgement, shared: _Pass, group: int) -> int:
-    """Return on how many machines a task of `group` fits, but must leave the free capacity to a gang."""
+def _blocking(judged: Judgement, shared: _Pass, group: int) -> Bools:
+    """Return an array [bookings, P]: whether each booking hinders the tasks of `group` from using a machine on which
+    they fit. Nothing hinders a gang that has a booking itself.
+    """
     tables = shared.tables
     bookings, fits = tables.bookings, judged.judged.first == -1
     made = int(bookings.made[0])
-    first = min(shared.waiting.pairs[group], key=lambda pair: pair.ahead).job_id
-    if (
-        not made
-        or any(booking.job_id == first for booking in shared.bookings)
-        or not bookings.bound[:made, group].any()
-    ):
-        return 0
-    extra = bookings.extra[:made][bookings.bound[:made, group]]
+    extra = bookings.extra[:made]
     lacks = (tables.groups.limit[group] > extra).any(axis=2) | (tables.groups.cores[group] > 0)
-    return int(np.count_nonzero(fits & (lacks & (extra[:, :, 0] < UNBOOKED)).any(axis=0)))
+    result: Bools = lacks & (extra[:, :, 0] < UNBOOKED) & fits & bookings.bound[:made, group, None]
+    first = min(shared.waiting.pairs[group], key=lambda pair: pair.ahead).job_id
+    if any(booking.job_id == first for booking in shared.bookings):
+        result[:] = False
+    return result
 
 
-def _behind_booking(shared: _Pass, group: int) -> ExpectedStart:
-    """Return the expected start of tasks whose capacity is booked for a gang."""
-    bound = shared.tables.bookings.bound[:, group]
-    own = [booking for booking, binds in zip(shared.bookings, bound.tolist(), strict=False) if binds]
-    first = min(own, key=lambda booking: booking.at)
-    fills_s = math.floor(first.at - shared.now - MARGIN_S)
+def _behind_booking(judged: Judgement, shared: _Pass, group: int) -> ExpectedStart:
+    """Return the expected start of tasks whose capacity is booked for a gang, and how short a task must be to use this
+    capacity before the last of the gangs that hinder it.
+    """
+    own = [shared.bookings[b] for b in np.flatnonzero(_blocking(judged, shared, group).any(axis=1)).tolist()]
+    last = max(own, key=lambda booking: booking.at)
+    within_s = last.at - shared.now - MARGIN_S
+    fills_s = math.floor((rounded_down(within_s) if shared.sorting.rounded else within_s) - ADVICE_SLACK_S)
     return ExpectedStart(
-        Basis.BOOKED_FOR_A_GANG, at=first.at, machines=len(first.on), fills_s=float(fills_s) if fills_s > 0 else None
+        Basis.BOOKED_FOR_A_GANG, at=last.at, machines=len(last.on), fills_s=float(fills_s) if fills_s > 0 else None
     )
 
 

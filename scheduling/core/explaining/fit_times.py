@@ -9,12 +9,12 @@ import math
 import numpy as np
 
 from scheduling.core.booking.bookings import fit_at, wanted_of
-from scheduling.core.booking.run_ends import ends_of, holding
+from scheduling.core.booking.run_ends import Occupants, occupants_of
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.forecast import Ends
 from scheduling.core.kernels.placement import NOT_TRIED
 from scheduling.core.placing.equivalence_classes import GroupedQueue
-from scheduling.core.vocabulary.kernel_arrays import Floats, Ints, Tables
+from scheduling.core.vocabulary.kernel_arrays import Tables
 
 # A job's run time is taken from at least so many tasks that ended, at this percentile.
 LEAST_RUNS = 5
@@ -26,17 +26,16 @@ class FitTimes:
 
     def __init__(self, state: CellState, sorting: GroupedQueue, tables: Tables, now: float, seen: Ends | None) -> None:
         self._state, self._sorting, self._tables, self._now, self._seen = state, sorting, tables, now, seen
-        self._slots: Ints | None = None
-        self._latest: Floats = np.zeros(0)
+        self._occupants: Occupants | None = None
 
     def by_limits(self, group: int, gang: int, number: int) -> float:
         """Return the time in seconds since the epoch at which tasks of `group` fit if all tasks end at or before their
         time limits; inf if they do not. `gang`: the id of the job that is the gang; 0 if it is none. Then `number`
         tasks have to fit together.
         """
-        if not self._state.tasks.job_max_run_s.any():
+        if not self._state.tasks.job_ends_within_s.any():
             return math.inf
-        return self._fit(group, gang, number, self._ends())
+        return self._fit(group, gang, number, self._there)
 
     def by_run_times(self, group: int, gang: int, number: int) -> float:
         """Return the same time if each task without a time limit ends after the time that most tasks of its job took
@@ -44,27 +43,25 @@ class FitTimes:
         """
         if self._seen is None or not self._seen.seen:
             return math.inf
-        ends = self._ends().copy()
-        tasks, slots = self._state.tasks, self._slots
-        assert slots is not None
+        tasks, there = self._state.tasks, self._there
         measured = _run_times(self._seen, self._now)
         of_job = np.full(len(tasks.job_at), math.inf)
         for job_id, run_s in measured.items():
             if job_id in tasks.jobs:
                 of_job[tasks.jobs[job_id].slot] = run_s
-        probable = tasks.since[slots] + of_job[tasks.job[slots]]
+        probable = there.since + of_job[tasks.job[there.slots]]
         probable[probable <= self._now] = math.inf
-        return self._fit(group, gang, number, np.minimum(ends, probable))
+        return self._fit(group, gang, number, there._replace(ends=np.minimum(there.ends, probable)))
 
-    def _ends(self) -> Floats:
-        if self._slots is None:
-            self._slots = holding(self._state, self._tables.running.gone)
-            self._latest = ends_of(self._state, self._slots, self._now)
-        return self._latest
+    @property
+    def _there(self) -> Occupants:
+        if self._occupants is None:
+            queue = len(self._sorting.slots)
+            self._occupants = occupants_of(self._state, self._sorting, self._tables, queue, self._now)
+        return self._occupants
 
-    def _fit(self, group: int, gang: int, number: int, ends: Floats) -> float:
-        sorting, slots = self._sorting, self._slots
-        assert slots is not None
+    def _fit(self, group: int, gang: int, number: int, there: Occupants) -> float:
+        sorting = self._sorting
         here = np.flatnonzero(sorting.of_task == group)
         here = here[self._tables.placed.machine[here] != NOT_TRIED]
         job = int(sorting.job[here[0]])
@@ -76,7 +73,7 @@ class FitTimes:
         wanted = wanted_of(self._tables, of, job, number)
         if wanted is None:
             return math.inf
-        at = fit_at(self._state, self._tables, wanted, int(sorting.ceiling[group]), slots, ends).at
+        at = fit_at(self._state, self._tables, wanted, int(sorting.ceiling[group]), there).at
         return at if at >= self._now else math.inf
 
 

@@ -29,7 +29,6 @@ WINDOW_S = 1800.0
 KEPT = 4096
 # Nothing is said of a time beyond this: the cell will be another one by then.
 FARTHEST_S = 7 * 86_400.0
-_BY_ITSELF = ("finished", "failed")
 _Z = 1.2816  # of the 10th and 90th percentile
 
 
@@ -48,7 +47,7 @@ class Ends:
         self.limit: Ints = np.zeros((kept, axis), dtype=np.int64)
         self.reservation: Ints = np.zeros((kept, axis), dtype=np.int64)
         self.job: Ints = np.zeros(kept, dtype=np.int64)
-        self.ran_s: Floats = np.zeros(kept, dtype=np.float64)  # nan: the task did not end by itself
+        self.ran_s: Floats = np.zeros(kept, dtype=np.float64)  # nan: the task did not finish
         self.seen = 0
         self.since: float | None = None
 
@@ -71,7 +70,7 @@ class Ends:
         self.limit[at] = state.tasks.shapes.limit[state.tasks.shape[task]]
         self.reservation[at] = state.tasks.reservation[task]
         self.job[at] = job.id
-        self.ran_s[at] = time - state.tasks.since[task] if event.how in _BY_ITSELF else math.nan
+        self.ran_s[at] = time - state.tasks.since[task] if event.how == "finished" else math.nan
 
     def window(self, now: float) -> tuple[Ints, float]:
         """Return two values: the indexes of the tasks that ended recently, in arrays such as `self.time`, and the

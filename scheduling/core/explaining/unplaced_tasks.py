@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # its kernels cost every process that imports them 45 MB
 TENANTS_NAMED = 3
 JOBS_TOLD = 16
 # A class, whatever the pass: requirement, by limit, ceiling, whole cores, the job it belongs to alone, machines that
-# it avoids, time limit.
-Key = tuple[Requirement, bool, int, int, int, tuple[int, ...], float]
+# it avoids, time limit, gang.
+Key = tuple[Requirement, bool, int, int, int, tuple[int, ...], float, bool]
 # Job id -> how many tenants have tasks ahead of it, and those with most.
 AheadOf = dict[int, tuple[int, tuple[Ahead, ...]]]
 
@@ -194,5 +194,6 @@ def _key(state: CellState, sorting: GroupedQueue, group: int) -> Key:
         int(sorting.cores[group]),
         sorting.jobs[job].id if job >= 0 else 0,
         tuple(state.machines.id[list(sorting.avoid.get(group, ()))].tolist()),
-        float(sorting.max_run_s[group]),
+        float(sorting.ends_within_s[group]),
+        bool(sorting.gang[group]),
     )

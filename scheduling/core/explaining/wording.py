@@ -163,7 +163,10 @@ class _Wording:
         if self.crashed(why):
             return [self._("Look at the log of the task, and correct the cause of its crashes.")]
         if why.expected is not None and why.expected.fills_s is not None:
-            text = self._("A task with a max_run_s of at most %s would use this capacity before the gang starts.")
+            text = self._(
+                "A task with the restart policy never and without a health check would use this capacity before the"
+                " gang starts, if its max_run_s, notice_s and leave_s are together at most %s."
+            )
             return [text % f"{why.expected.fills_s:.0f}"]
         if why.code == ReasonCode.MACHINE_STATE:
             return [self._("The job waits until machines are up again.")]
@@ -336,19 +339,20 @@ class _Wording:
         given = {"at": f"{at:%Y-%m-%d %H:%M:%S} UTC", "machines": self.machines(expected.machines)}
         texts = {
             Basis.BOOKED: self._(
-                "The tasks are expected to start together at %(at)s at the latest, when the tasks that use their"
-                " capacity have reached their time limits. The capacity is booked on %(machines)s, but more urgent"
-                " tasks may still use it."
+                "The tasks are expected to start together at %(at)s or earlier, when the tasks that use their capacity"
+                " have reached their time limits. The capacity is booked on %(machines)s, but more urgent tasks may"
+                " still use it, and the start is later if a machine fails or tasks use more than was reserved."
             ),
             Basis.TIME_LIMITS: self._(
-                "The next start is expected at %(at)s at the latest, when tasks have reached their time limits."
+                "The next start is expected at about %(at)s, when tasks have reached their time limits. This is an"
+                " estimate, because no capacity is booked."
             ),
             Basis.RUN_TIMES: self._(
                 "The tasks are expected to start at about %(at)s, when tasks have run as long as earlier tasks of their"
                 " jobs. This is an estimate: some tasks have no time limit, so no capacity is booked."
             ),
             Basis.BOOKED_FOR_A_GANG: self._(
-                "The capacity is booked on %(machines)s for tasks that start together at %(at)s at the latest."
+                "The capacity is booked on %(machines)s for tasks that are expected to start together at %(at)s."
             ),
             Basis.NO_TIME_LIMITS: self._(
                 "The start time cannot be known: no end is known of tasks that use the capacity."

@@ -3,12 +3,13 @@
 A *group* is an equivalence class in one pass. Tasks are in the same group if they have the same requirement, are placed
 in the same way (by limit or by reservation), and may preempt the same priorities. A job that limits its tasks per
 machine, rack or power domain shares no group with other jobs. A task that crashed recently is alone in its group.
-While a gang is pending, tasks with different time limits are in different groups, because short tasks may use booked
-capacity.
+While a gang is pending, gangs and other tasks are in different groups, and so are tasks with different time limits,
+because short tasks may use booked capacity.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ Rows = NDArray[np.int64]
 Level = tuple[int, bool]  # ceiling, by limit
 # Up to so many different time limits in the queue are kept exactly.
 MOST_TIME_LIMITS = 32
+_STEP = 1.25
 
 
 @dataclass(slots=True)
@@ -47,7 +49,9 @@ class GroupedQueue:
     avoid: dict[int, tuple[int, ...]]  # slots of machines that the group's one task crashed on
     requirements: list[Requirement]
     cores: Ints32  # as in `Groups`
-    max_run_s: Floats  # the time limit of its tasks, 0: none, or no gang is pending
+    ends_within_s: Floats  # so long after its start, each run has ended; 0: not known, or no gang is pending
+    gang: NDArray[np.bool_]  # its tasks are those of gangs
+    rounded: bool  # `ends_within_s` is rounded up
 
     @property
     def levels(self) -> list[Level]:
@@ -80,11 +84,12 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
     sensitive = tasks.job_sensitive[job_slot] & cores
     way = (by_limit * 2 + sensitive).astype(np.int64)
     keys = (((owner + 1) * len(ceilings) + which) * 4 + way) * (len(tasks.shapes.requirement)) + shape
-    run_s = np.zeros(len(slots))
-    if tasks.job_gang[job_slot].any():
-        run_s = _time_limits(tasks.job_max_run_s[job_slot])
-        limits, which_limit = np.unique(run_s, return_inverse=True)
-        keys = keys * len(limits) + which_limit
+    within_s, rounded = np.zeros(len(slots)), False
+    gang = tasks.job_gang[job_slot]
+    if gang.any():
+        within_s, rounded = _time_limits(tasks.job_ends_within_s[job_slot])
+        limits, which_limit = np.unique(within_s, return_inverse=True)
+        keys = (keys * len(limits) + which_limit) * 2 + gang
     if not policy.search.classes:
         keys = np.arange(len(slots))
     elif alone:
@@ -103,19 +108,28 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
         avoid={int(of_task[place]): machines for place, machines in alone.items()},
         requirements=[tasks.shapes.requirement[row] for row in shape[first].tolist()],
         cores=np.where(sensitive[first], tasks.shapes.cores[shape[first]], -1).astype(np.int32),
-        max_run_s=run_s[first],
+        ends_within_s=within_s[first],
+        gang=gang[first],
+        rounded=rounded,
     )
 
 
-def _time_limits(run_s: Floats) -> Floats:
-    """Return time limits [Q] of which at most a few are different. If there are more, they are rounded up, each by at
-    most a quarter, because each different one makes a group of its own.
+def _time_limits(run_s: Floats) -> tuple[Floats, bool]:
+    """Return time limits [Q] of which at most a few are different, and whether they are rounded. If there are more,
+    they are rounded up, each by at most a quarter, because each different one makes a group of its own.
     """
     limits = np.unique(run_s)
     if len(limits) <= MOST_TIME_LIMITS:
-        return run_s
-    steps = np.ceil(np.log(np.maximum(run_s, 1.0)) / np.log(1.25) + 1e-9)
-    return np.where(run_s > 0.0, 1.25**steps, 0.0)
+        return run_s, False
+    steps = np.ceil(np.log(np.maximum(run_s, 1.0)) / np.log(_STEP) + 1e-9)
+    return np.where(run_s > 0.0, _STEP**steps, 0.0), True
+
+
+def rounded_down(seconds: float) -> float:
+    """Return the longest time limit up to `seconds` that the rounding of many time limits makes no longer than
+    `seconds`.
+    """
+    return _STEP ** math.floor(math.log(seconds) / math.log(_STEP) - 1e-9) if seconds >= 1.0 else 0.0
 
 
 def _numbered(keys: Rows) -> tuple[Ints32, Rows]:

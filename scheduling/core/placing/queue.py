@@ -11,6 +11,8 @@ from scheduling.core.cell.tasks import PENDING, LiveJob, TaskTable
 from scheduling.core.vocabulary.policy import Workload
 
 Slots = NDArray[np.int64]
+# So many gangs of each priority are tried before the other tasks of the priority, the oldest first.
+MOST_GANGS = 3
 
 
 def workload_of(job: LiveJob) -> Workload:
@@ -59,41 +61,45 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
 
 
 def oldest_gangs_first(tasks: TaskTable, slots: Slots) -> Slots:
-    """Return the queue `slots` with the oldest gang of each priority before the other tasks of this priority. Such a
-    gang can book capacity (`core/booking`), and tasks after it in the queue leave this capacity free. If others of its
+    """Return the queue `slots` with the oldest gangs of each priority before the other tasks of this priority. One of
+    them can book capacity (`core/booking`), and tasks after it in the queue leave this capacity free. If others of its
     priority came first, they could take what becomes free in each pass, and the gang would never start.
     """
-    own = _oldest_gangs(tasks, slots)
-    if not own.any():
+    age = _ages_of_gangs(tasks, slots)
+    if (age == MOST_GANGS).all():
         return slots
     priority = -tasks.job_priority[tasks.job[slots]].astype(np.int64)
-    result: Slots = slots[np.lexsort((np.arange(len(slots)), ~own, priority))]
+    result: Slots = slots[np.lexsort((np.arange(len(slots)), age, priority))]
     return result
 
 
 def first_gangs(tasks: TaskTable, slots: Slots) -> NDArray[np.bool_]:
-    """Return an array [Q]: whether the task at each position of the queue is the first task of the oldest gang of its
-    priority.
+    """Return an array [Q]: whether the task at each position of the queue is the first task of one of the oldest gangs
+    of its priority.
     """
-    own = _oldest_gangs(tasks, slots)
+    own: NDArray[np.bool_] = _ages_of_gangs(tasks, slots) < MOST_GANGS
     job = tasks.job[slots]
     own[1:] &= job[1:] != job[:-1]
     return own
 
 
-def _oldest_gangs(tasks: TaskTable, slots: Slots) -> NDArray[np.bool_]:
-    """Return an array [Q]: whether each task belongs to the gang with the lowest job id in its priority."""
+def _ages_of_gangs(tasks: TaskTable, slots: Slots) -> Slots:
+    """Return an array [Q]: 0 for tasks of the gang with the lowest job id in its priority, 1 for the next gang, and so
+    on; `MOST_GANGS` for all other tasks. A gang of which only one task waits counts as another task. Otherwise a tenant
+    could give each job the field `gang` to be first.
+    """
     job = tasks.job[slots]
-    own: NDArray[np.bool_] = tasks.job_gang[job]
+    result: Slots = np.full(len(slots), MOST_GANGS, dtype=np.int64)
+    own = tasks.job_gang[job]
     if own.any():
-        gangs = np.unique(job[own])
-        ids = np.array([one.id for slot in gangs.tolist() if (one := tasks.job_at[slot]) is not None])
-        by = np.lexsort((ids, tasks.job_priority[gangs]))
-        priority = tasks.job_priority[gangs[by]]
-        oldest = np.zeros(len(tasks.job_gang), dtype=np.bool_)
-        oldest[gangs[by][np.append(True, priority[1:] != priority[:-1])]] = True
-        own = oldest[job]
-    return own
+        gangs, number = np.unique(job[own], return_counts=True)
+        gangs = gangs[number > 1]
+        ids = np.array([one.id for slot in gangs.tolist() if (one := tasks.job_at[slot]) is not None], dtype=np.int64)
+        if len(gangs):
+            age = np.full(len(tasks.job_gang), MOST_GANGS, dtype=np.int64)
+            age[gangs] = np.minimum(_rank_within(ids, (tasks.job_priority[gangs],)), MOST_GANGS)
+            result = age[job]
+    return result
 
 
 def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:

@@ -193,6 +193,7 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     disruption_budget: int = 0  # most tasks that preemption and drains may have down at once; 0: no limit
     start_after: float = 0.0  # no task is placed before this time, in seconds since the epoch
     max_run_s: float = 0.0  # the longest time limit of a run; 0: a task has none
+    ends_within_s: float = 0.0  # so long after its start, each run has ended; 0: not known
     published: Published = Published()
 
 
@@ -223,6 +224,7 @@ class JobChanged(_Event, frozen=True, tag="job.changed"):
     disruption_budget: int = 0
     start_after: float = 0.0
     max_run_s: float = 0.0
+    ends_within_s: float = 0.0
     published: Published = Published()
     reason: str = ""
 

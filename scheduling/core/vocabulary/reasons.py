@@ -161,9 +161,9 @@ class ExpectedStart(msgspec.Struct, frozen=True):
     tasks of the class would have fitted into the capacity that these tasks released. `least`, `ahead`: at least and at
     most how many other tasks come before the next task of the class.
 
-    `at`: when the tasks start at the latest or probably, or when the gang starts for which the capacity is booked, in
-    seconds since the epoch. `machines`: how many machines are booked. `fills_s`: the longest time limit with which a
-    task would use the booked capacity now.
+    `at`: when the tasks are expected to start, or when the gang is for which the capacity is booked, in seconds since
+    the epoch. `machines`: how many machines are booked. `fills_s`: the longest sum of time limit, notice and time to
+    leave DNS with which a task would use the booked capacity now, if it cannot start again in place.
     """
 
     basis: Basis

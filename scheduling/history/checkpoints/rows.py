@@ -36,6 +36,7 @@ _NUMBERS = (
     ("alloc", "coalesce(alloc_id, 0)"),
     ("spec_version", "spec_version"),
     ("since_us", "extract(epoch FROM since) * 1000000"),
+    ("up", "CASE WHEN up AND state = 'running' THEN 1 ELSE 0 END"),
     ("ports", "cardinality(ports)"),
     ("port", "coalesce(ports[1], 0)"),
     ("devices", "cardinality(devices)"),
@@ -137,6 +138,7 @@ def _jobs(cell_id: int) -> pyarrow.Table:
         "SELECT j.id, replace(j.uid::text, '-', ''), j.tenant_id, n.name, j.name, j.kind, j.priority,"
         " j.latency_sensitive, j.spec_version, j.labels::text, j.port_names, coalesce(j.alloc_set_id, 0), j.gang,"
         " j.disruption_budget, coalesce(extract(epoch FROM j.start_after), 0)::float8, coalesce(j.max_run_s, 0),"
+        " coalesce(j.ends_within_s, 0),"
         " j.published::text,"
         " extract(epoch FROM j.created_at)::float8, j.state = 'dead'"
         " FROM scheduling_job AS j JOIN quota_tenant AS n ON n.id = j.tenant_id WHERE j.cell_id = %(cell)s"
@@ -178,6 +180,7 @@ def _tasks(cell_id: int, job_ids: Sequence[int], requirements: SpecRequirements)
             "devices": devices,
             "spec_version": rows["spec_version"].astype(np.int32),
             "since": rows["since_us"] / 1e6,
+            "up": rows["up"] > 0,
             "ports": _ports(ids, rows, several),
         }
     )

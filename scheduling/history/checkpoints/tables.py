@@ -106,6 +106,7 @@ def _jobs(state: RecordedState) -> pyarrow.Table:
                 "disruption_budget": job.disruption_budget,
                 "start_after": job.start_after,
                 "max_run_s": job.max_run_s,
+                "ends_within_s": job.ends_within_s,
                 "published": _json(details.published),
                 "submitted_at": details.submitted_at,
                 "ended": job.ended,
@@ -138,6 +139,8 @@ def _tasks(state: RecordedState) -> tuple[pyarrow.Table, pyarrow.Table]:
         if details.versions:
             version[begin:end] = [details.version_of(one) for one in index]
         since[begin:end] = [details.since.get(one, details.submitted_at) for one in index]
+    runs = tasks.state[slots] == RUNNING
+    since[runs] = tasks.since[slots[runs]]
     columns = {
         "id": ids,
         "state": tasks.state[slots],
@@ -149,6 +152,7 @@ def _tasks(state: RecordedState) -> tuple[pyarrow.Table, pyarrow.Table]:
         "devices": tasks.devices[slots],
         "spec_version": version,
         "since": since,
+        "up": tasks.up[slots] & runs,
         "ports": pyarrow.array(ports, pyarrow.list_(pyarrow.int32())),
     }
     return pyarrow.table(columns), pyarrow.table({"requirement": pyarrow.array(sorted(wanted), pyarrow.string())})
@@ -231,6 +235,7 @@ def _load_tasks(state: RecordedState, tables: Tables) -> None:
         column["last"],
         column["incarnation"],
         column["since"],
+        column["up"] if "up" in column else np.zeros(len(ids), np.bool_),  # older checkpoints lack it
         reservation,
         column["alloc"],
         column["devices"],
@@ -337,6 +342,7 @@ def schema(section: str) -> pyarrow.Schema:
                 "disruption_budget": whole,
                 "start_after": pa.float64(),
                 "max_run_s": pa.float64(),
+                "ends_within_s": pa.float64(),
                 "published": text,
                 "submitted_at": pa.float64(),
                 "ended": flag,

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduling.core.booking.run_ends import MARGIN_S, latest_ends
-from scheduling.core.explaining.explain import Explainer
+from scheduling.core.booking.run_ends import MARGIN_S, OVERRUN_S, latest_ends
+from scheduling.core.cell.state import CellState
+from scheduling.core.explaining.explain import ADVICE_SLACK_S, Explainer
 from scheduling.core.explaining.forecast import Ends
 from scheduling.core.explaining.unplaced_tasks import of_job
 from scheduling.core.explaining.wording import sentence
+from scheduling.core.pass_ import schedule_pass
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Booking, Plan
+from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.reasons import Basis, ReasonCode, Why
 from scheduling.core.vocabulary.requirement import Group
 from tests.builders import World, must, needs
@@ -37,6 +40,11 @@ def world(*, limit_s: float = 600.0) -> World:
 
 def booking(one: World, **options: float) -> Booking:
     (found,) = one.plan(**options).bookings  # type: ignore[arg-type]
+    return found
+
+
+def booking_of(state: CellState, *, now: float) -> Booking:
+    (found,) = schedule_pass(state, Policy(), now=now, rng=np.random.default_rng(0)).bookings
     return found
 
 
@@ -91,6 +99,15 @@ def test_higher_priorities_are_not_bound() -> None:
     plan = one.plan()
     assert placed(one, plan, "urgent") == ["m2"]
     assert plan.bookings == (), "the urgent task has no time limit"
+
+
+def test_an_urgent_task_with_a_time_limit_leaves_the_booking() -> None:
+    one = world().job("urgent", cpu=8000, priority=BATCH + 1, max_run_s=60.0).job("other", cpu=1000, priority=BATCH)
+    plan = one.plan()
+    assert placed(one, plan, "urgent") == ["m2"]
+    assert [made.at for made in plan.bookings] == [end(one, "long")]
+    one = world(limit_s=60.0).job("urgent", cpu=8000, priority=BATCH + 1, max_run_s=600.0)
+    assert booking(one).at == one.time + 600.0 + MARGIN_S, "the gang waits for the urgent task"
 
 
 def test_a_gang_waits_for_no_task_that_it_may_preempt() -> None:
@@ -196,7 +213,7 @@ def test_the_gang_starts_when_the_booked_tasks_have_ended_although_others_wait()
 def test_of_two_gangs_in_one_band_the_older_one_books() -> None:
     one = world().job("second", cpu=5000, tasks=2, priority=BATCH, gang=True, tenant=0)
     assert [made.job_id for made in one.plan().bookings] == [one.jobs["gang"].job_id]
-    one = world().change_priority("long", BATCH + 5)  # so that nobody preempts it
+    one = world().change_priority("long", BATCH + 5)  # so that no task preempts it
     one.job("urgent", cpu=5000, tasks=2, priority=BATCH + 5, gang=True)
     assert [made.job_id for made in one.plan().bookings] == [one.jobs["urgent"].job_id]
 
@@ -208,7 +225,7 @@ def test_each_band_has_its_own_booking_on_other_machines() -> None:
     one.job("prod", cpu=5000, tasks=3, priority=210, gang=True)
     plan = one.plan()
     assert [made.job_id for made in plan.bookings] == [one.jobs["prod"].job_id]
-    one.job("batch", cpu=7000, tasks=1, priority=BATCH, gang=True)
+    one.job("batch", cpu=3500, tasks=2, priority=BATCH, gang=True)
     first, second = one.plan().bookings
     assert not {machine for machine, _ in first.on} & {machine for machine, _ in second.on}
 
@@ -218,21 +235,91 @@ def test_a_cached_decision_ends_when_the_booked_gang_can_start() -> None:
     at = end(one, "long")
     assert [made.at for made in one.plan(memory=memory).bookings] == [at]
     assert [made.at for made in one.plan(memory=memory, now=at - 1.0).bookings] == [at]
-    # The task still runs. It is being stopped, and after the margin, it has been started again.
-    assert [made.at for made in one.plan(memory=memory, now=at + 5.0).bookings] == [at + 5.0]
-    assert [made.at for made in one.plan(memory=memory, now=at + 20.0).bookings] == [at + 620.0]
+    # The task still runs, so the gang can start at any time.
+    for late_s in (5.0, 20.0, OVERRUN_S):
+        assert [made.at for made in one.plan(memory=memory, now=at + late_s).bookings] == [at + late_s]
+    assert one.plan(memory=memory, now=at + OVERRUN_S + 1.0).bookings == ()
+
+
+def test_a_task_that_is_late_to_end_lets_no_other_task_use_booked_capacity() -> None:
+    one = world().job("short", cpu=6000, priority=BATCH, max_run_s=60.0)
+    at = end(one, "long")
+    assert placed(one, one.plan(now=at - 60.0 - MARGIN_S), "short") == ["m2"]
+    for late_s in (0.0, 16.0, 200.0, OVERRUN_S):
+        assert placed(one, one.plan(now=at + late_s), "short") == []
+
+
+def test_a_task_that_is_being_stopped_keeps_the_end_of_its_run() -> None:
+    """Stop a task at its limit. It ignores SIGTERM for a while, and short tasks wait."""
+    one = world().report("long", 0, "up")
+    up_at = one.time
+    assert booking(one).at == up_at + 600.0
+    one.time = up_at + 595.0
+    one.report("long", 0, "stopping").job("short", cpu=6000, priority=BATCH, max_run_s=60.0)
+    plan = one.plan()
+    assert ([made.at for made in plan.bookings], placed(one, plan, "short")) == ([up_at + 600.0], [])
+    assert one.from_rows().diff(one.state) == []
+    assert booking(one) == booking_of(one.from_rows(), now=one.time)
+
+
+def test_a_task_whose_run_has_no_known_end_uses_no_booked_capacity() -> None:
+    """A task that may start again in place has a time limit, but `ends_within_s` is 0."""
+    one = world().job("restarts", cpu=6000, priority=BATCH, max_run_s=60.0, ends_within_s=0.0)
+    assert placed(one, one.plan(), "restarts") == []
+    one.change("long", ends_within_s=0.0)
+    assert one.plan().bookings == ()
+
+
+def test_a_gang_that_can_never_start_leaves_the_booking_to_the_next() -> None:
+    one = World().machine("m1").machine("m2")
+    one.job("long", cpu=6000, priority=BATCH, max_run_s=600.0).place("long", 0, on="m1")
+    one.job("huge", cpu=5000, tasks=3, priority=BATCH, gang=True).job(
+        "huger", cpu=5000, tasks=4, priority=BATCH, gang=True
+    )
+    one.job("gang", cpu=5000, tasks=2, priority=BATCH, gang=True).job("other", cpu=6000, priority=BATCH, tenant=0)
+    plan = one.plan()
+    assert [made.job_id for made in plan.bookings] == [one.jobs["gang"].job_id]
+    assert placed(one, plan, "other") == []
+
+
+def test_impossible_gangs_of_a_higher_priority_leave_tries_to_lower_ones() -> None:
+    one = world()
+    for number in range(4):
+        one.job(f"huge{number}", cpu=5000, tasks=3, priority=BATCH + 1, gang=True)
+    assert booking(one).job_id == one.jobs["gang"].job_id
+
+
+def test_reports_change_the_state_for_passes_only_while_a_gang_is_pending() -> None:
+    one = World().machine("m1").job("long", cpu=6000, priority=BATCH, max_run_s=600.0).place("long", 0, on="m1")
+    changes = one.state.changes
+    assert one.report("long", 0, "up").report("long", 0, "starting").state.changes == changes
+    one.job("gang", cpu=5000, tasks=2, priority=BATCH, gang=True)
+    changes = one.state.changes
+    assert one.report("long", 0, "up").state.changes == changes + 1
+
+
+def test_states_differ_if_they_disagree_about_the_end_of_a_run() -> None:
+    one = world().report("long", 0, "up")
+    assert one.from_rows().diff(one.state) == []
+    one.task("long", 0).since -= 5.0
+    (found,) = one.from_rows().diff(one.state)
+    assert "since" in found
+    one.task("long", 0).since += 5.0
+    one.task("long", 0).up = False
+    (found,) = one.from_rows().diff(one.state)
+    assert "up" in found
 
 
 def test_the_clock_may_jump() -> None:
     one = world()
     assert booking(one, now=one.time - 500.0).at == end(one, "long")
-    assert booking(one, now=one.time + 50_000.0).at == one.time + 50_600.0
+    assert one.plan(now=one.time + 50_000.0).bookings == (), "nobody knows when the task ends"
 
 
-def test_a_run_ends_at_its_limit_or_starts_again() -> None:
+def test_a_run_ends_at_its_limit_or_now_or_at_an_unknown_time() -> None:
     now = 1000.0
-    since, run_s = np.array([900.0, 900.0, 900.0, 400.0]), np.array([0.0, 300.0, 95.0, 300.0])
-    assert latest_ends(since, run_s, now).tolist() == [np.inf, 1200.0, 1000.0, 1300.0]
+    since, run_s = np.array([900.0, 900.0, 900.0, 400.0]), np.array([0.0, 300.0, 95.0, 299.0])
+    assert latest_ends(since, run_s, now).tolist() == [np.inf, 1200.0, 1000.0, np.inf]
 
 
 def test_equal_states_make_equal_bookings_whatever_the_random_numbers() -> None:
@@ -280,20 +367,41 @@ def test_the_expected_start_of_a_booked_gang_is_the_time_of_the_booking() -> Non
     assert (why.expected.basis, why.expected.at, why.expected.machines) == (Basis.BOOKED, end(one, "long"), 2)
     assert why.code == ReasonCode.GANG
     at = dt.datetime.fromtimestamp(end(one, "long"), dt.UTC)
-    assert f"expected to start together at {at:%Y-%m-%d %H:%M:%S} UTC at the latest" in sentence(why)
+    assert f"expected to start together at {at:%Y-%m-%d %H:%M:%S} UTC or earlier" in sentence(why)
 
 
-def test_a_task_that_must_leave_booked_capacity_free_learns_which_limit_would_do() -> None:
+def test_why_says_which_limit_lets_a_task_use_booked_capacity() -> None:
     one = world().job("other", cpu=6000, priority=BATCH)
     why = why_of(one, "other")
     assert why.expected is not None
-    fills_s = int(end(one, "long") - one.time - MARGIN_S)
+    fills_s = int(end(one, "long") - one.time - MARGIN_S - ADVICE_SLACK_S)
     assert (why.code, why.expected.basis, why.expected.fills_s) == (ReasonCode.BOOKED, Basis.BOOKED_FOR_A_GANG, fills_s)
-    told = sentence(why)
-    assert "1 machine whose free capacity is booked for a gang" in told
-    assert f"A task with a max_run_s of at most {fills_s} would use this capacity" in told
-    one.change("other", max_run_s=float(fills_s - 1))  # each event takes a second
+    text = sentence(why)
+    assert "1 machine whose free capacity is booked for a gang" in text
+    assert f"if its max_run_s, notice_s and leave_s are together at most {fills_s}." in text
+    one.change("other", max_run_s=float(fills_s))
     assert placed(one, one.plan(), "other") == ["m2"]
+
+
+def test_the_advice_about_a_limit_holds_if_limits_are_rounded() -> None:
+    one = world(limit_s=1000.0)
+    for number in range(40):
+        one.job(f"j{number}", cpu=8000, priority=BATCH, max_run_s=2000.0 + number)
+    why = why_of(one.job("other", cpu=6000, priority=BATCH), "other")
+    assert why.expected is not None
+    assert why.expected.fills_s is not None
+    assert why.expected.fills_s > 600.0
+    one.change("other", max_run_s=why.expected.fills_s)
+    assert placed(one, one.plan(), "other") == ["m2"]
+
+
+def test_a_gang_and_another_job_with_equal_tasks_have_their_own_explanations() -> None:
+    one = world().job("other", cpu=5000, tasks=2, priority=BATCH)
+    gang, other = why_of(one, "gang"), why_of(one, "other")
+    assert gang.expected is not None
+    assert other.expected is not None
+    assert (gang.code, gang.expected.basis) == (ReasonCode.GANG, Basis.BOOKED)
+    assert (other.code, other.expected.basis) == (ReasonCode.BOOKED, Basis.BOOKED_FOR_A_GANG)
 
 
 def test_a_gang_that_waits_for_tasks_without_limits_has_no_known_start() -> None:
@@ -332,7 +440,8 @@ def test_the_first_pending_task_is_expected_when_a_time_limit_ends() -> None:
     why = why_of(one, "first")
     assert why.expected is not None
     assert (why.expected.basis, why.expected.at) == (Basis.TIME_LIMITS, end(one, "long"))
-    assert "at the latest, when tasks have reached their time limits" in sentence(why)
+    assert "This is an estimate, because no capacity is booked" in sentence(why)
+    assert "at the latest" not in sentence(why)
 
 
 def test_a_second_equal_gang_is_behind_the_first() -> None:

@@ -94,12 +94,19 @@ def test_a_task_evicted_from_a_running_gang_comes_back_alone() -> None:
     assert world.where(world.plan(), "gang") == {1: "m1"}
 
 
-def test_the_oldest_gang_comes_first_in_its_priority_and_others_at_the_turn_of_their_first_task() -> None:
+def test_the_oldest_gangs_come_first_in_their_priority_and_others_at_the_turn_of_their_first_task() -> None:
     world = World().machine("m1", cpu=64_000).job("urgent", priority=300, tenant=3)
     world.job("a", tasks=2, tenant=1).job("gang", tasks=3, tenant=1, gang=True).job("b", tasks=2, tenant=2)
-    world.job("second", tasks=2, tenant=2, gang=True)
+    world.job("g2", tasks=2, tenant=2, gang=True).job("g3", tasks=2, tenant=0, gang=True)
+    world.job("g4", tasks=2, tenant=2, gang=True)
     names = [world.name_of(a.job_id) for a in world.plan().assignments]
-    assert names == ["urgent", "gang", "gang", "gang", "a", "b", "second", "second", "a", "b"]
+    assert names[:8] == ["urgent", "gang", "gang", "gang", "g2", "g2", "g3", "g3"]
+    assert names[8:] == ["a", "b", "a", "g4", "g4", "b"]
+
+
+def test_a_gang_of_one_task_has_its_normal_turn() -> None:
+    world = World().machine("m1", cpu=64_000).job("a", tenant=1).job("alone", tenant=2, gang=True)
+    assert [world.name_of(a.job_id) for a in world.plan().assignments] == ["a", "alone"]
 
 
 def test_the_bound_on_a_pass_tears_no_gang() -> None:

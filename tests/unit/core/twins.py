@@ -150,14 +150,16 @@ class Twin:
 
     def _queue(self, order: list[int]) -> list[list[int]]:
         """Return the units to place, in order: single tasks, and each gang at the position of its first task. The
-        oldest gang of each priority comes first in its priority.
+        three oldest gangs of each priority come first in their priority, if at least two of their tasks wait.
         """
-        oldest: dict[int, int] = {}
+        waiting = Counter(self._job(task).id for task in order)
+        gangs_of: dict[int, set[int]] = {}
         for task in order:
             job = self._job(task)
-            if job.gang:
-                oldest[job.priority] = min(job.id, oldest.get(job.priority, job.id))
-        order = sorted(order, key=lambda task: (-self._job(task).priority, self._job(task).id not in oldest.values()))
+            if job.gang and waiting[job.id] > 1:
+                gangs_of.setdefault(job.priority, set()).add(job.id)
+        ages = {job: age for own in gangs_of.values() for age, job in enumerate(sorted(own)[:3])}
+        order = sorted(order, key=lambda task: (-self._job(task).priority, ages.get(self._job(task).id, 3)))
         result: list[list[int]] = []
         gangs: dict[int, list[int]] = {}
         for task in order:

@@ -192,10 +192,10 @@ def test_tasks_end_at_their_time_limit_and_start_after_their_time() -> None:
 def test_short_tasks_fill_the_gap_before_a_gang() -> None:
     """Simulate two machines. A gang waits for a task with a time limit of 600 s, which ends earlier or at the limit."""
     jobs = [
-        (0.0, job(1, cpu=12_000, max_run_s=600.0)),
+        (0.0, job(1, cpu=12_000, max_run_s=600.0, ends_within_s=600.0)),
         (10.0, job(2, cpu=10_000, tasks=2, gang=True)),
         (20.0, job(3, cpu=12_000)),
-        (30.0, job(4, cpu=12_000, max_run_s=100.0)),
+        (30.0, job(4, cpu=12_000, max_run_s=100.0, ends_within_s=100.0)),
     ]
     for lasts_s, starts in ((900.0, 600.0), (400.0, 400.0)):
         one = simulation(jobs, behaviour=Lasting({1: lasts_s, 2: 50.0, 4: 90.0}), machines=2)

@@ -96,6 +96,7 @@ def _submitted(state: RecordedState, job: LiveJob) -> events.JobSubmitted:
         gang=job.gang,
         disruption_budget=job.disruption_budget,
         max_run_s=job.max_run_s,
+        ends_within_s=job.ends_within_s,
     )
 
 
