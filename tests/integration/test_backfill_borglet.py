@@ -16,13 +16,14 @@ from scheduling.core.vocabulary.policy import Policy
 from scheduling.jobs.why import explain_job, job_sentences
 from scheduling.machines.joining import join_token_issue
 from scheduling.master.loop import Master
-from scheduling.models import Job, Machine, Task
+from scheduling.models import Event, Job, Machine, Task
+from scheduling.spec.job_spec import REPORT_S
 from tests.integration import master_processes, world
 from tests.integration.link_world import running_link, until
 from tests.integration.real_borglet import Borglet
 
 pytestmark = pytest.mark.django_db(transaction=True)
-LIMIT_S = 60.0
+LIMIT_S, NOTICE_S = 60.0, 12.0
 
 
 def test_short_tasks_run_before_a_gang_starts_and_do_not_delay_it(cell, ann, tenant, tmp_path: Path) -> None:
@@ -38,10 +39,11 @@ def test_short_tasks_run_before_a_gang_starts_and_do_not_delay_it(cell, ann, ten
         machine = until(lambda: Machine.objects.filter(session__gt=0).first(), what="connected")
         follower = Master(cell.id)
         follower.prepare()
-        sleep = gap_file["task"] | {"command": ["sleep", "600"]}
+        stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
+        sleep = gap_file["task"] | {"command": stubborn}
         base = {"limit": {"cpu": f"{machine.capacity[0] - 900}m", "ram": "32Mi"}, "max_run_s": None}
         _submit(ann, cell, gap_file, "base", sleep | base, tasks=1)
-        limited = {"limit": {"cpu": "500m", "ram": "32Mi"}, "max_run_s": LIMIT_S}
+        limited = {"limit": {"cpu": "500m", "ram": "32Mi"}, "max_run_s": LIMIT_S, "notice_s": NOTICE_S}
         before = _submit(ann, cell, gap_file, "before", sleep | limited, tasks=1)
         until(lambda: Task.objects.filter(job=before, up=True).exists(), what="the machine is full")
         gang = world.submit(ann, cell, gang_file)
@@ -52,12 +54,15 @@ def test_short_tasks_run_before_a_gang_starts_and_do_not_delay_it(cell, ann, ten
         until(lambda: "expected to start together at" in _why(ann, cell, gang), what="the booking is explained")
         up_at = Task.objects.get(job=before).since.timestamp()
         follower._advance()
+        booked_at = round(up_at + LIMIT_S + NOTICE_S + REPORT_S, 6)
         # From the journal and from rows, masters compute the same booking.
-        assert _bookings(follower) == _bookings(Master(cell.id)) == [(gang.id, round(up_at + LIMIT_S, 6))]
+        assert _bookings(follower) == _bookings(Master(cell.id)) == [(gang.id, booked_at)]
         assert "expected to start together at" in " ".join(job_sentences(job_named(ann, cell, "ubar", gang.name)))
         until(lambda: "is booked for a gang" in _why(ann, cell, endless), what="the other job is explained")
         until(lambda: Task.objects.filter(job=gang, state="dead").count() == 4, what="the gang ran", seconds=200)
     placed = Task.objects.filter(job=gang)
+    started = Event.objects.filter(kind="task.placed", job_id=gang.id).values_list("time", flat=True)
+    assert [booked_at - REPORT_S < at.timestamp() <= booked_at for at in started] == [True] * 4
     assert {task.outcome for task in placed} == {"finished"}
     assert Task.objects.get(job=before).outcome == "failed"
     assert [task.outcome for task in Task.objects.filter(job=gap)] == ["finished", "finished"]
