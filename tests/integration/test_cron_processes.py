@@ -39,9 +39,9 @@ def test_the_example_runs_through_borgctl_and_a_process_of_the_master(tmp_path, 
 
 
 def test_a_killed_process_delays_no_run(tmp_path, cell, ann) -> None:
-    row = cron_rows.apply(ann, cell, job={"tasks": 1})
+    row = cron_rows.apply(ann, cell, schedule="0 0 1 1 *", job={"tasks": 1})
     with master_processes.running(tmp_path, "cc.batch", "cc") as (idle, working):
-        cron_rows.due(row)
+        cron_rows.due(row, ago_s=61.0)  # the names of runs have minutes
         until(lambda: len(cron_rows.jobs_of(row)) == 1, what="submitted")
         idle.kill()
         idle.wait()
