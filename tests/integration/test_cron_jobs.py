@@ -43,8 +43,8 @@ def submit_in_process(cell: Cell, *, until: str = "") -> subprocess.Popen[bytes]
 
 
 def test_a_due_run_is_an_ordinary_job(cell, ann) -> None:
-    row = cron_rows.apply(ann, cell, job={"priority": "production", "labels": {"app": "report"}})
-    assert due_runs.runs_submit_due(cell.pk).handled == 0  # it is due in the next minute
+    row = cron_rows.apply(ann, cell, schedule=RARE, job={"priority": "production", "labels": {"app": "report"}})
+    assert due_runs.runs_submit_due(cell.pk).handled == 0  # it is due on 1 January
     at = cron_rows.due(row)
     assert due_runs.runs_submit_due(cell.pk).handled == 1
     (job,) = cron_rows.jobs_of(row)
@@ -61,7 +61,7 @@ def test_a_due_run_is_an_ordinary_job(cell, ann) -> None:
 
 @pytest.mark.parametrize("step", ["read", "prepared", "before-commit"])
 def test_a_kill_before_the_commit_loses_no_run(cell, ann, step) -> None:
-    row = cron_rows.apply(ann, cell)
+    row = cron_rows.apply(ann, cell, schedule=RARE)
     cron_rows.due(row)
     assert submit_in_process(cell, until=step).wait() == -signal.SIGKILL
     assert (cron_rows.runs(row), cron_rows.jobs_of(row)) == ([], [])
@@ -70,7 +70,7 @@ def test_a_kill_before_the_commit_loses_no_run(cell, ann, step) -> None:
 
 
 def test_a_kill_after_the_commit_submits_no_run_twice(cell, ann) -> None:
-    row = cron_rows.apply(ann, cell)
+    row = cron_rows.apply(ann, cell, schedule=RARE)
     cron_rows.due(row)
     assert submit_in_process(cell, until="after-commit").wait() == -signal.SIGKILL
     assert submit_in_process(cell).wait() == 0
@@ -78,7 +78,7 @@ def test_a_kill_after_the_commit_submits_no_run_twice(cell, ann) -> None:
 
 
 def test_two_workers_at_once_submit_each_run_once(cell, ann) -> None:
-    made = [cron_rows.apply(ann, cell, f"each-{n}", job={"tasks": 1}) for n in range(40)]
+    made = [cron_rows.apply(ann, cell, f"each-{n}", schedule=RARE, job={"tasks": 1}) for n in range(40)]
     for row in made:
         cron_rows.due(row)
 
@@ -112,8 +112,8 @@ def test_many_runs_need_as_many_queries_as_one(cell, ann) -> None:
 
 
 def test_one_rejected_run_blocks_no_other(cell, ann, tenant) -> None:
-    good = cron_rows.apply(ann, cell, "good")
-    large = cron_rows.apply(ann, cell, "large", job={"priority": "production", "tasks": 10_000})
+    good = cron_rows.apply(ann, cell, "good", schedule=RARE)
+    large = cron_rows.apply(ann, cell, "large", schedule=RARE, job={"priority": "production", "tasks": 10_000})
     for row in (large, good):
         cron_rows.due(row)
     for _ in range(2):
@@ -208,7 +208,7 @@ def test_runs_in_the_catch_up_window_are_caught_up_and_earlier_ones_are_missed(c
 
 
 def test_a_clock_that_jumps_back_submits_no_run_twice(cell, ann) -> None:
-    row = cron_rows.apply(ann, cell)
+    row = cron_rows.apply(ann, cell, schedule=RARE)
     at = cron_rows.due(row)
     due_runs.runs_submit_due(cell.pk)
     CronJob.objects.filter(pk=row.pk).update(next_at=at)  # as if the clock showed the same moment again
