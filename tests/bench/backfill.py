@@ -90,7 +90,7 @@ class Outcome:
     """
 
     gang: float = float("inf")
-    promised: float = float("inf")
+    booked_at: float = float("inf")
     busy: list[tuple[float, int]] = field(default_factory=list)
     starts: dict[int, list[float]] = field(default_factory=dict)
     preempted: int = 0
@@ -120,7 +120,7 @@ def simulate(jobs: list[Job], mode: str) -> Outcome:
                 used -= by_id[job_id].cpu
                 state.apply(_ended(job_id, index, state), revision=revision, time=now)
         plan = schedule_pass(state, policy, now=now, rng=rng, memory=memory, explainer=explainer)
-        out.promised = min([out.promised, *(booking.at for booking in plan.bookings)])
+        out.booked_at = min([out.booked_at, *(booking.at for booking in plan.bookings)])
         for assignment in plan.assignments:
             for victim in assignment.victims:
                 del running[victim]
@@ -155,7 +155,7 @@ def _compare(case: str, seed: int) -> dict[str, Any]:
     until = outcomes["drain"].gang
     short = [job for job in jobs if GANG_AT <= job.at < until and job.limit_s <= SHORT_S]
     delay = outcomes["backfill"].gang - until
-    late = outcomes["backfill"].gang - outcomes["backfill"].promised
+    late = outcomes["backfill"].gang - outcomes["backfill"].booked_at
     result: dict[str, Any] = {"case": case, "seed": seed, "delay_s": round(delay, 1), "after_booked_s": round(late, 1)}
     for mode, outcome in outcomes.items():
         waited = outcome.gang - GANG_AT

@@ -62,7 +62,8 @@ def test_short_tasks_run_before_a_gang_starts_and_do_not_delay_it(cell, ann, ten
         until(lambda: Task.objects.filter(job=gang, state="dead").count() == 4, what="the gang ran", seconds=200)
     placed = Task.objects.filter(job=gang)
     started = Event.objects.filter(kind="task.placed", job_id=gang.id).values_list("time", flat=True)
-    assert [booked_at - REPORT_S < at.timestamp() <= booked_at for at in started] == [True] * 4
+    # The task's run began before its report, and it ended after its notice.
+    assert [booked_at - NOTICE_S < at.timestamp() <= booked_at for at in started] == [True] * 4
     assert {task.outcome for task in placed} == {"finished"}
     assert Task.objects.get(job=before).outcome == "failed"
     assert [task.outcome for task in Task.objects.filter(job=gap)] == ["finished", "finished"]
