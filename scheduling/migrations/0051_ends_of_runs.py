@@ -1,4 +1,4 @@
-"""Jobs store within which time each run of their tasks ends. Jobs that exist already have no value, so the scheduler does
+"""Jobs store within which time each run of their tasks ends. Jobs that exist already have no value, so the scheduler
 not rely on their ends.
 """
 
@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0049_gates_of_updates")]
+    dependencies = [("scheduling", "0050_cron_jobs")]
 
     operations = [
         migrations.AddField(
