@@ -352,7 +352,7 @@ DOORS = (
     Door("post", CRON + "plan/", (*WRITERS, "sre"), body=CRON_FILE, **SEES),
     Door("post", CRON + "suspend/", (*WRITERS, "sre"), **SEES),
     Door("post", CRON + "resume/", (*WRITERS, "sre"), **SEES),
-    Door("post", CRON + "run/", (*WRITERS, "sre"), **SEES),
+    Door("post", CRON + "run/", (*WRITERS, "sre"), body={}, **SEES),
     Door("get", CRON + "runs/", (*MEMBERS, "sre"), **SEES),
     # names
     Door("get", "bns/{cell}/", ALL),
