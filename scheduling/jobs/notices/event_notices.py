@@ -107,7 +107,7 @@ def _first_missed(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[str, str], str]
     before = query(
         "SELECT r.outcome FROM unnest(%s::bigint[], %s::float8[]) WITH ORDINALITY AS e(id, due_at, place)"
         " LEFT JOIN LATERAL (SELECT outcome FROM scheduling_cronrun WHERE cron_job_id = e.id AND by = ''"
-        # A float has not every microsecond. Due times are at least a minute apart.
+        # A float is not exact to the microsecond. Due times are at least a minute apart.
         " AND due_at < to_timestamp(e.due_at) - interval '1 second' ORDER BY due_at DESC LIMIT 1) AS r ON true"
         " ORDER BY e.place",
         [[row[-2] for row in rows], [row[-1] for row in rows]],
