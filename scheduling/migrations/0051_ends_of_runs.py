@@ -1,5 +1,5 @@
 """Jobs store within which time each run of their tasks ends. Jobs that exist already have no value, so the scheduler
-do not rely on their ends.
+does not rely on their ends.
 """
 
 from django.db import migrations, models

@@ -230,7 +230,7 @@ def test_a_suspended_cron_job_has_no_runs_and_catches_none_up(cell, ann) -> None
     again = cron_jobs.cron_resume(principal=ann, cron_job=row)
     assert again.suspended_at is None
     assert again.next_at > timezone.now()
-    assert cron_rows.runs(row) == []
+    assert cron_rows.runs(row) == [("missed", "cron-changed")]
 
 
 def test_a_run_by_hand_starts_at_once(cell, ann) -> None:
@@ -267,7 +267,7 @@ def test_apply_is_idempotent_and_keeps_a_suspension(cell, ann) -> None:
     with pytest.raises(Rejected, match="look at the plan again"):
         cron_jobs.cron_apply(principal=ann, cell=cell, spec=spec, if_revision=cron_jobs.revision_of(row))
     bob = world.principal("bob", tenant=row.tenant)
-    assert cron_rows.apply(bob, cell, schedule="5 4 * * *").owner_name == "bob"
+    assert cron_rows.apply(bob, cell, schedule="6 4 * * *").owner_name == "bob"
 
 
 def test_a_change_between_reading_and_locking_is_respected(cell, ann) -> None:
@@ -287,7 +287,7 @@ def test_a_change_between_reading_and_locking_is_respected(cell, ann) -> None:
             thread.join()
 
     due_runs.runs_submit_due(cell.pk, reached=suspend)
-    assert (cron_rows.runs(row), cron_rows.jobs_of(row)) == ([], [])
+    assert (cron_rows.runs(row), cron_rows.jobs_of(row)) == ([("missed", "cron-changed")], [])
 
 
 def test_the_number_of_cron_jobs_is_limited(cell, ann, settings) -> None:
