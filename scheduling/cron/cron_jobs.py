@@ -94,13 +94,15 @@ def cron_apply(*, principal: Principal, cell: Cell, spec: CronSpecification, if_
     with journal.write(cell.pk, principal) as entry:
         row = CronJob.objects.filter(cell=cell, tenant=tenant, name=spec.name).first()
         _check_revision(row, if_revision, spec.name)
-        if row is not None and row.digest == digest and _keeps_owner(row, principal, spec):
+        # Its times could not be computed. An apply starts it again.
+        stopped = row is not None and row.next_at is None and row.suspended_at is None
+        if row is not None and row.digest == digest and not stopped and _keeps_owner(row, principal, spec):
             return CronChange("unchanged", row)
         outcome = "submitted" if row is None else "updated"
         if row is None:
             _check_numbers(cell, tenant, spec.name)
             row = CronJob(cell=cell, tenant=tenant, name=spec.name, version=0, created_at=entry.time)
-        timed = (row.schedule, row.time_zone) != (spec.schedule, spec.time_zone)
+        timed = stopped or (row.schedule, row.time_zone) != (spec.schedule, spec.time_zone)
         if timed and row.pk is not None:
             _record_dropped(entry, row, "its schedule was changed")
         for name in _OF_FILE:

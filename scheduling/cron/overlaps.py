@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -27,7 +28,7 @@ def live_runs(cron_ids: Sequence[int]) -> dict[int, list[tuple[int, str]]]:
         return {}
     rows = query(
         "SELECT c.id, j.id, j.name FROM scheduling_cronjob AS c JOIN scheduling_job AS j ON j.cell_id = c.cell_id"
-        f" AND j.tenant_id = c.tenant_id AND substring(j.name, '{RUN_NAME}') = c.name"
+        f" AND j.tenant_id = c.tenant_id AND j.kind = 'job' AND substring(j.name, '{RUN_NAME}') = c.name"
         f" WHERE c.id = ANY(%s) AND j.name::text ~ '{RUN_NAME}' AND j.state <> '{JobState.DEAD.value}'"
         " ORDER BY j.id DESC",
         [list(cron_ids)],
@@ -39,12 +40,20 @@ def live_runs(cron_ids: Sequence[int]) -> dict[int, list[tuple[int, str]]]:
 
 
 def runs_end(cell_id: int, replaced: Mapping[int, DueRun]) -> set[int]:
-    """End the tasks of jobs that are replaced, at most `journal.CHUNK` tasks. Return the ids of jobs that have further
-    live tasks. `replaced`: the run that replaces each job, by job id. The caller's transaction has locked the cell.
+    """End jobs that are replaced, the smallest first, with at most `journal.CHUNK` live tasks together. Only if the
+    smallest one has more, so many of its tasks are ended. Return the ids of jobs that still have live tasks.
+    `replaced`: the run that replaces each job, by job id. The caller's transaction has locked the cell.
     """
     if not replaced:
         return set()
-    jobs = sorted(replaced)
+    sizes = query(
+        "SELECT j.id, (SELECT count(*) FROM scheduling_task AS t WHERE t.job_id = j.id AND t.state <> %s)"
+        " FROM scheduling_job AS j WHERE j.id = ANY(%s) ORDER BY 2, 1",
+        [TaskState.DEAD.value, list(replaced)],
+    )
+    totals = itertools.accumulate(size for _, size in sizes)
+    jobs = [job_id for (job_id, _), total in zip(sizes, totals, strict=True) if total <= journal.CHUNK]
+    jobs = jobs or [sizes[0][0]]
     rows = query(
         "SELECT id, job_id FROM scheduling_task WHERE job_id = ANY(%s) AND state <> %s ORDER BY id LIMIT %s",
         [jobs, TaskState.DEAD.value, journal.CHUNK],
@@ -56,7 +65,7 @@ def runs_end(cell_id: int, replaced: Mapping[int, DueRun]) -> set[int]:
         counters.jobs_end_if_over(entry, jobs)
     left = query(
         "SELECT DISTINCT job_id FROM scheduling_task WHERE job_id = ANY(%s) AND state <> %s",
-        [jobs, TaskState.DEAD.value],
+        [list(replaced), TaskState.DEAD.value],
     )
     return {job_id for (job_id,) in left}
 

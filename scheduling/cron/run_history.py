@@ -84,7 +84,8 @@ def runs_record(results: Sequence[RunResult]) -> None:
             "DELETE FROM scheduling_cronrun AS r USING unnest(%s::bigint[], %s::int[]) AS c(id, keep)"
             " WHERE r.cron_job_id = c.id AND r.due_at <= (SELECT due_at FROM scheduling_cronrun"
             " WHERE cron_job_id = c.id ORDER BY due_at DESC OFFSET c.keep LIMIT 1)",
-            [[run.cron_id for run in cut], [run.keep_runs for run in cut]],
+            # Notices compare a run with the one before.
+            [[run.cron_id for run in cut], [max(run.keep_runs, 2) for run in cut]],
         )
 
 

@@ -46,7 +46,7 @@ def history_of(cron_job: CronJob) -> QuerySet[CronRun]:
 def tasks_running(cron_job: CronJob) -> int:
     """Return how many running tasks the live runs of a cron job have."""
     runs = f"^{cron_job.name}-[0-9]{{8}}t[0-9]{{4}}([0-9]{{2}})?z$"  # the names of `cron_spec.run_name`
-    live = Job.objects.filter(cell_id=cron_job.cell_id, tenant_id=cron_job.tenant_id, name__regex=runs)
+    live = Job.objects.filter(cell_id=cron_job.cell_id, tenant_id=cron_job.tenant_id, kind="job", name__regex=runs)
     tasks = live.exclude(state=JobState.DEAD.value).aggregate(number=Sum("tasks_running"))
     return tasks["number"] or 0
 

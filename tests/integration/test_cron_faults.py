@@ -17,7 +17,7 @@ from django.utils import timezone
 from quota.models import Membership, Quota
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Principal, Role
-from scheduling.cron import cron_jobs, cron_spec, due_runs, run_history
+from scheduling.cron import cron_jobs, cron_spec, due_runs, overlaps, run_history, selectors
 from scheduling.jobs.actions.retry import job_retry
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.journal import journal
@@ -156,6 +156,40 @@ def test_one_rejected_replacement_does_not_undo_others(cell, ann) -> None:
     assert cron_rows.runs(good) == [("submitted", "")] * 2
     assert cron_rows.runs(bad) == [("submitted", ""), ("rejected", "quota-exceeded")]
     assert [Job.objects.get(pk=job.pk).outcome for job in (old_good, old_bad)] == ["killed", ""]
+
+
+def test_runs_that_do_not_fit_into_a_turn_together_are_replaced_whole(cell, ann, monkeypatch) -> None:
+    large, small = (
+        cron_rows.apply(ann, cell, name, overlap="replace", schedule=RARE, job={"tasks": tasks, "priority": band})
+        for name, tasks, band in (("large", 4, "production"), ("small", 3, 0))
+    )
+    old_large, old_small = submitted(cell, large), submitted(cell, small)
+    CronJob.objects.update(tasks=1)
+    monkeypatch.setattr(journal, "CHUNK", 5)
+    for row in (large, small):
+        cron_rows.due(row)
+    Quota.objects.all().delete()
+    while due_runs.runs_submit_due(cell.pk).handled:
+        pass
+    old_large.refresh_from_db()
+    old_small.refresh_from_db()
+    assert (old_small.outcome, old_large.state, old_large.tasks_dead) == ("killed", "pending", 0)
+    assert cron_rows.runs(large)[-1] == ("rejected", "quota-exceeded")
+
+
+def test_an_alloc_set_with_the_name_of_a_run_is_no_run(cell, ann) -> None:
+    row = cron_rows.apply(ann, cell, overlap="replace", schedule=RARE)
+    first = submitted(cell, row)
+    Job.objects.filter(pk=first.pk).update(kind="alloc-set")
+    assert overlaps.live_runs([row.pk]) == {}
+    assert selectors.tasks_running(row) == 0
+    Job.objects.filter(pk=first.pk).update(kind="job")
+
+
+def test_an_apply_starts_a_cron_job_again_whose_times_could_not_be_computed(cell, ann) -> None:
+    row = cron_rows.apply(ann, cell)
+    CronJob.objects.filter(pk=row.pk).update(next_at=None)
+    assert cron_rows.apply(ann, cell).next_at is not None
 
 
 def test_a_run_by_hand_cannot_replace_a_large_run(cell, ann, monkeypatch) -> None:

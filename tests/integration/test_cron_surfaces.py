@@ -14,7 +14,7 @@ from django.utils import timezone
 from quota.models import Notice, Quota
 from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Role, system
-from scheduling.cron import cron_jobs, due_runs
+from scheduling.cron import cron_jobs, due_runs, run_history
 from scheduling.jobs.notices.event_notices import events_notify
 from scheduling.journal import journal
 from scheduling.models import CronJob, Event, Job
@@ -136,6 +136,20 @@ def test_the_tenant_is_notified_once_of_runs_that_fail_again_and_again(cell, ann
     assert [turn(wrong, 0), turn(wrong, 1), turn(wrong, 2)] == [1, 1, 1]
     assert [turn(row.template, 3), turn(wrong, 4), turn(wrong, 5)] == [1, 2, 2]
     assert [outcome for outcome, _ in cron_rows.runs(row)] == ["rejected"] * 3 + ["submitted"] + ["rejected"] * 2
+    assert turn({"task": 5}, 6) == 3, "another reason is another notice"
+
+
+def test_a_history_of_one_run_gives_one_notice_too(cell, ann, monkeypatch) -> None:
+    monkeypatch.setattr(run_history, "_is_cut", lambda *_: True)
+    row = cron_rows.apply(ann, cell, keep_runs=1)
+    start = timezone.now().replace(second=0, microsecond=0) - dt.timedelta(minutes=8)
+    for minutes in range(3):
+        CronJob.objects.update(
+            template={**row.template, "priority": 999}, next_at=start + dt.timedelta(minutes=minutes)
+        )
+        due_runs.runs_submit_due(cell.pk)
+        events_notify(cell)
+    assert Notice.objects.filter(kind="cron.missed").count() == 1
 
 
 def test_the_metric_of_lag_shows_how_late_a_run_is(cell, ann) -> None:

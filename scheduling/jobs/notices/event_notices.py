@@ -19,13 +19,13 @@ from scheduling.jobs.notices.reasons import failed_reasons
 from scheduling.jobs.notices.sending import cron_notices_write, notices_write
 from scheduling.journal import journal
 from scheduling.journal.sql import query
-from scheduling.models import Cell, CronRun, Job, JobNoticeReader, Update
+from scheduling.models import Cell, Job, JobNoticeReader, Update
 
 # Revisions of one transaction at most.
 _AT_ONCE = 20_000
 _EVENTS = """
 SELECT kind, job_id, data->>'how', (data->>'update_id')::bigint, data->>'detail', data->>'tenant', data->>'name',
-  (data->>'cron_id')::bigint, (data->>'due_at')::float8
+  data->>'code', (data->>'cron_id')::bigint, (data->>'due_at')::float8
 FROM scheduling_event
 WHERE cell_id = %s AND revision > %s AND revision <= %s
   AND (kind = 'job.ended' AND data->>'how' = 'failed'
@@ -98,22 +98,21 @@ def _write(cell: Cell, rows: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _first_missed(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[str, str], str]:
-    """Return the reasons of missed and rejected runs by (tenant, name of the cron job). Cron jobs whose run before was
-    missed or rejected too are left out, so that a cron job that is rejected each minute has one notice. Runs by hand do
-    not count. `rows`: those of `_EVENTS`.
+    """Return the reasons of missed and rejected runs by (tenant, name of the cron job). Cron jobs whose run before
+    failed with the same code are left out, so that a cron job that is rejected each minute has one notice. Runs by hand
+    do not count. `rows`: those of `_EVENTS`.
     """
     if not rows:
         return {}
     before = query(
-        "SELECT r.outcome FROM unnest(%s::bigint[], %s::float8[]) WITH ORDINALITY AS e(id, due_at, place)"
-        " LEFT JOIN LATERAL (SELECT outcome FROM scheduling_cronrun WHERE cron_job_id = e.id AND by = ''"
+        "SELECT coalesce(r.code, '') FROM unnest(%s::bigint[], %s::float8[]) WITH ORDINALITY AS e(id, due_at, place)"
+        " LEFT JOIN LATERAL (SELECT code FROM scheduling_cronrun WHERE cron_job_id = e.id AND by = ''"
         # A float is not exact to the microsecond. Due times are at least a minute apart.
         " AND due_at < to_timestamp(e.due_at) - interval '1 second' ORDER BY due_at DESC LIMIT 1) AS r ON true"
         " ORDER BY e.place",
         [[row[-2] for row in rows], [row[-1] for row in rows]],
     )
-    lost = (CronRun.MISSED, CronRun.REJECTED)
-    first = {(row[5], row[6]) for row, (outcome,) in zip(rows, before, strict=True) if outcome not in lost}
+    first = {(row[5], row[6]) for row, (code,) in zip(rows, before, strict=True) if code != row[7]}
     return {(row[5], row[6]): row[4] for row in rows if (row[5], row[6]) in first}
 
 
