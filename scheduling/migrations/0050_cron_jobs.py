@@ -7,8 +7,6 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
-RUN_NAME = "^(.+)-[0-9]{8}t[0-9]{4}(?:[0-9]{2})?z$"
-
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -127,16 +125,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.AddIndex(model_name="cronjob", index=models.Index(fields=["cell", "next_at"], name="cron_job_due")),
-        migrations.AddIndex(
-            model_name="job",
-            index=models.Index(
-                models.F("cell"),
-                models.F("tenant"),
-                models.Func(models.F("name"), models.Value(RUN_NAME), function="SUBSTRING"),
-                name="job_by_cron_job",
-                condition=models.Q(models.Q(("state", "dead"), _negated=True), ("name__regex", RUN_NAME)),
-            ),
-        ),
         migrations.AddConstraint(
             model_name="cronjob",
             constraint=models.UniqueConstraint(fields=("tenant", "cell", "name"), name="one_cron_job_per_name"),

@@ -22,7 +22,9 @@ def tasks_observe(entry: JournalEntry, observations: Sequence[Observation]) -> l
         "new_phase, new_health, new_up, new_restarts, new_exit, new_address",
         "phase = was.new_phase, health = was.new_health, up = was.new_up, restarts = was.new_restarts,"
         " exit = coalesce(was.new_exit::jsonb, t.exit), address = was.new_address,"
-        " since = CASE WHEN t.up = was.new_up OR was.new_phase = 'stopping' THEN t.since ELSE %s END",
+        # A task with a known end keeps its time while it is being stopped (`CellState`).
+        " since = CASE WHEN t.up = was.new_up OR was.new_phase = 'stopping' AND EXISTS (SELECT FROM scheduling_job AS j"
+        " WHERE j.id = t.job_id AND j.ends_within_s IS NOT NULL) THEN t.since ELSE %s END",
         [
             column(by_id),
             column([o.incarnation for o in by_id.values()]),

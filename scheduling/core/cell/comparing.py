@@ -93,8 +93,6 @@ def _task(state: Audited, task: int) -> dict[str, Any]:
         facts["ports"] = tasks.ports.get(task, ())
         facts["alloc"] = int(tasks.id[tasks.alloc[task]]) if tasks.alloc[task] >= 0 else 0
         facts["devices"] = int(tasks.devices[task])
-        if tasks.job_ends_within_s[tasks.job[task]]:
-            facts["up"], facts["since"] = bool(tasks.up[task]), round(float(tasks.since[task]), 3)
     return facts
 
 
@@ -196,8 +194,6 @@ def _columns(state: Audited, slots: list[int], numbers: dict[Requirement, int]) 
     alive = running | (tasks.state[at] == PENDING)
     machine = np.where(tasks.machine[at] >= 0, state.machines.id[tasks.machine[at]], -1)
     alloc = np.where(tasks.alloc[at] >= 0, tasks.id[tasks.alloc[at]], 0)
-    ends = tasks.job_ends_within_s[tasks.job[at]] > 0.0  # of others, nobody needs to know since when they run
-    up, since = tasks.up[at] & ends, np.where(ends, np.round(tasks.since[at] * 1000.0), 0.0).astype(np.int64)
-    held = np.column_stack([machine, tasks.incarnation[at], alloc, tasks.devices[at], up, since, tasks.reservation[at]])
+    held = np.column_stack([machine, tasks.incarnation[at], alloc, tasks.devices[at], tasks.reservation[at]])
     shape = np.where(alive, codes[tasks.shape[at]], -1) if len(codes) else np.zeros(len(at), dtype=np.int64)
     return np.column_stack([tasks.id[at], tasks.state[at], shape, held * running[:, None]])

@@ -461,8 +461,8 @@ class CellState(MachineSums):
 
     def _task_reported(self, event: Any, time: float) -> bool:
         """Store when a running task came up or went down. Return whether this changes a booking: whether the task ends
-        by a known time, and a gang is pending. A task that goes down because it is being stopped keeps its time, so
-        that it does not seem to end later.
+        by a known time, and a gang is pending. Such a task keeps its time while it is being stopped, so that it does
+        not seem to end later. The rows have the same rule (`tasks.reported_states`).
         """
         tasks = self.tasks
         job = tasks.jobs.get(event.job_id)
@@ -470,7 +470,7 @@ class CellState(MachineSums):
         if job is None or task < 0 or tasks.up.item(task) == event.up or tasks.state.item(task) != RUNNING:
             return False
         tasks.up[task] = event.up
-        if event.phase == _STOPPING:
+        if event.phase == _STOPPING and job.ends_within_s > 0.0:
             return False
         tasks.since[task] = time
         return job.ends_within_s > 0.0 and bool((tasks.job_gang & tasks.job_there & (tasks.job_pending > 0)).any())

@@ -125,6 +125,7 @@ def _jobs(
             gang=row["gang"],
             disruption_budget=row["disruption_budget"],
             max_run_s=row.get("max_run_s") or None,
+            ends_within_s=row.get("ends_within_s") or None,
             start_after=_time(row["start_after"]) if row.get("start_after") else None,
             published=msgspec.json.decode(row["published"]),
             requested=[0] * axis,

@@ -298,18 +298,6 @@ def test_reports_change_the_state_for_passes_only_while_a_gang_is_pending() -> N
     assert one.report("long", 0, "up").state.changes == changes + 1
 
 
-def test_states_differ_if_they_disagree_about_the_end_of_a_run() -> None:
-    one = world().report("long", 0, "up")
-    assert one.from_rows().diff(one.state) == []
-    one.task("long", 0).since -= 5.0
-    (found,) = one.from_rows().diff(one.state)
-    assert "since" in found
-    one.task("long", 0).since += 5.0
-    one.task("long", 0).up = False
-    (found,) = one.from_rows().diff(one.state)
-    assert "up" in found
-
-
 def test_the_clock_may_jump() -> None:
     one = world()
     assert booking(one, now=one.time - 500.0).at == end(one, "long")
