@@ -177,7 +177,7 @@ def test_runs_that_do_not_fit_into_a_turn_together_are_replaced_whole(cell, ann,
     assert cron_rows.runs(large)[-1] == ("rejected", "quota-exceeded")
 
 
-def test_an_alloc_set_with_the_name_of_a_run_is_no_run(cell, ann) -> None:
+def test_an_alloc_set_with_the_name_of_a_run_does_not_count(cell, ann) -> None:
     row = cron_rows.apply(ann, cell, overlap="replace", schedule=RARE)
     first = submitted(cell, row)
     Job.objects.filter(pk=first.pk).update(kind="alloc-set")
