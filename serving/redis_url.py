@@ -92,7 +92,8 @@ def celery_broker(url: str) -> tuple[str, dict[str, Any]]:
     given = urlsplit(url).netloc.rpartition("@")[0]
     user = f"{given}@" if given else ""
     broker = ";".join(f"sentinel://{user}{host}:{port}/{found.database}" for host, port in found.hosts)
-    limits = {"socket_connect_timeout": CONNECT_S, "socket_timeout": CONNECT_S, "retry": None}  # the next one is asked
+    # If a sentinel does not answer, Celery asks the next one instead of the same one again.
+    limits = {"socket_connect_timeout": CONNECT_S, "socket_timeout": CONNECT_S, "retry": None}
     return broker, {"master_name": found.name, "sentinel_kwargs": found.options | limits}
 
 

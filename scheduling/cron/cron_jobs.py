@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from quota.models import Tenant
 from quota.tenancy.authentication import principals_of_users
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, invalid
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.tenant_permission import own_tenant, require_tenant
 from scheduling.brakes import confirmation
@@ -27,6 +27,7 @@ from scheduling.cron import cron_spec, due_runs, selectors
 from scheduling.cron.cron_spec import CronSpecification
 from scheduling.cron.run_history import DueRun, RunResult, runs_record
 from scheduling.jobs import job_name_rules
+from scheduling.jobs.submission import revisions
 from scheduling.jobs.submit_and_kill import spec_limits
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
@@ -58,14 +59,7 @@ def cron_spec_for(
     field.
     """
     read = cron_spec.parse(file, limits=spec_limits(cell), least_period_s=settings.BORG_CRON_MIN_PERIOD_S)
-    for path, found, wanted in (
-        ("cell", read.cell, cell.name),
-        ("tenant", read.tenant, tenant),
-        ("name", read.name, name),
-    ):
-        if found and wanted and found != wanted:
-            detail = f"the {path} is {found!r} in the file and {wanted!r} in the request; use the same value in both"
-            raise invalid(path, detail, "invalid-spec")
+    job_name_rules.check_same(cell=(read.cell, cell.name), tenant=(read.tenant, tenant), name=(read.name, name))
     spec = read.at(cell=cell.name, tenant=read.tenant or tenant or own_tenant(principal))
     longest = cron_spec.run_name(spec.name, dt.datetime(2000, 1, 1, tzinfo=dt.UTC), by_hand=True)
     run = msgspec.structs.replace(spec.job, name=longest, cell=spec.cell, tenant=spec.tenant)
@@ -249,7 +243,6 @@ def _record_dropped(entry: JournalEntry, row: CronJob, cause: str) -> None:
 def _run_by_hand(row: CronJob, principal: Principal, now: dt.datetime) -> DueRun:
     return DueRun(
         cron_id=row.pk,
-        uid=row.uid,
         tenant=row.tenant.name,
         name=row.name,
         version=row.version,
@@ -261,7 +254,6 @@ def _run_by_hand(row: CronJob, principal: Principal, now: dt.datetime) -> DueRun
         template=msgspec.json.encode(row.template, order="deterministic").decode(),
         tasks=row.tasks,
         owner_id=principal.user_id,
-        owner_name=principal.name,
         due_at=now,
         by=principal.name,
     )
@@ -301,17 +293,9 @@ def _append_set(entry: JournalEntry, row: CronJob) -> None:
 
 def _check_revision(row: CronJob | None, wanted: str, name: str) -> None:
     found = revision_of(row)
-    if wanted in ("", found):
-        return
-    now = "there is no such cron job now" if row is None else f"the cron job has revision {found} now"
-    raise Rejected(
-        "revision-changed",
-        f"cannot change cron job {name}: the request is for revision {wanted[:80]}, but {now}; look at the plan again,"
-        " and repeat the request with the revision of the new plan",
-        fields={"If-Match": f"the revision is {found}"},
-        figures={"revision": found},
-        status=412,
-    )
+    now = "no cron job has this name now" if row is None else f"the cron job has revision {found} now"
+    if problem := revisions.refusal(f"cron job {name}", wanted, found, now):
+        raise problem
 
 
 def _check_numbers(cell: Cell, tenant: Tenant, name: str) -> None:

@@ -71,10 +71,6 @@ class CronSpecification(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     keep_runs: int
     job: JobSpecification
 
-    @property
-    def line(self) -> cron_lines.CronLine:
-        return cron_lines.parse(self.schedule)
-
     def at(self, *, cell: str, tenant: str) -> CronSpecification:
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
 

@@ -40,8 +40,8 @@ MAX_BYTES = 16 * 2**20
 _TURN = 0x63726F6E
 
 _COLUMNS = (
-    "c.id, c.uid, t.name, c.name, c.version, c.schedule, c.time_zone, c.overlap, c.catch_up_s, c.keep_runs,"
-    " c.template::text, c.tasks, c.owner_id, c.owner_name, c.next_at"
+    "c.id, t.name, c.name, c.version, c.schedule, c.time_zone, c.overlap, c.catch_up_s, c.keep_runs,"
+    " c.template::text, c.tasks, c.owner_id, c.next_at"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM scheduling_cronjob AS c JOIN quota_tenant AS t ON t.id = c.tenant_id"
 # Due runs in the order in which they are chosen, with their tasks and the bytes of their templates. Only a long
@@ -101,10 +101,11 @@ def runs_submit_due(
 def run_now(cell: Cell, run: DueRun, principal: Principal) -> RunResult:
     """Submit a run that `principal` asks for, with the permissions of `principal`. The caller's transaction has locked
     the cell's row. Return its result, whose outcome may be `rejected` or `skipped`. Raises `Conflict` if it would
-    replace a run with more than `journal.CHUNK` tasks. If there is no job, the caller rolls its transaction back.
+    replace live runs with more than `journal.CHUNK` tasks. If no job was submitted, the caller rolls its transaction
+    back.
     """
     results = run_submission.runs_submit(cell, [run], jobs_of(cell.id, [run]), {run.cron_id: principal}, run.due_at)
-    if not results:  # the live run is too large for one transaction, and the caller rolls this one back
+    if not results:  # the live runs have too many tasks for one transaction, and the caller rolls this one back
         ((_, name), *_) = overlaps.live_runs([run.cron_id])[run.cron_id]
         raise overlaps.too_large(run, name)
     (result,) = results

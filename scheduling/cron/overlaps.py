@@ -40,8 +40,8 @@ def live_runs(cron_ids: Sequence[int]) -> dict[int, list[tuple[int, str]]]:
 
 
 def runs_end(cell_id: int, replaced: Mapping[int, DueRun]) -> set[int]:
-    """End jobs that are replaced, the smallest first, with at most `journal.CHUNK` live tasks together. Only if the
-    smallest one has more, so many of its tasks are ended. Return the ids of jobs that still have live tasks.
+    """End jobs that are replaced, the smallest first, with at most `journal.CHUNK` live tasks together. If the smallest
+    one has more, end only `journal.CHUNK` of its tasks. Return the ids of jobs that still have live tasks.
     `replaced`: the run that replaces each job, by job id. The caller's transaction has locked the cell.
     """
     if not replaced:
@@ -80,9 +80,9 @@ def still_live(run: DueRun, name: str) -> Rejected:
 
 
 def too_large(run: DueRun, name: str) -> Rejected:
-    """Return why a run by hand cannot replace a live run. `name`: the job of the live run."""
+    """Return why a run by hand cannot replace the live runs. `name`: the job of one of them."""
     detail = (
-        f"cannot start run {run.job_name}: it would replace the live run {name}, which has more than"
-        f" {journal.CHUNK:,} tasks; kill job {name} first, and then start the run again"
+        f"cannot start run {run.job_name}: it would replace live runs with more than {journal.CHUNK:,} tasks, such as"
+        f" {name}; kill job {name} first, and then start the run again"
     )
     return Conflict("cron-overlap", detail)

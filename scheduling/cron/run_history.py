@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ class DueRun:
     """
 
     cron_id: int
-    uid: uuid.UUID
     tenant: str
     name: str
     version: int
@@ -38,7 +36,6 @@ class DueRun:
     template: str
     tasks: int
     owner_id: int | None
-    owner_name: str
     due_at: dt.datetime
     by: str = ""
 

@@ -12,22 +12,25 @@ from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.label_filters import with_labels
 from scheduling.access.selectors import of_tenants
-from scheduling.core.vocabulary.states import JobState
-from scheduling.cron import due_runs
+from scheduling.cron import due_runs, overlaps
 from scheduling.models import Cell, CronJob, CronRun, Job
 from scheduling.spec.masking import masked
 
 
 def cron_jobs_visible(principal: Principal, cell: Cell, *, tenant: str = "", selector: str = "") -> QuerySet[CronJob]:
-    """Return the cron jobs of a cell, each with the outcome of its last run. `selector`: a label selector."""
-    last = CronRun.objects.filter(cron_job=OuterRef("pk")).order_by("-due_at")
-    rows = of_tenants(CronJob.objects.select_related("cell", "tenant"), principal, cell)
-    rows = rows.annotate(
-        last_outcome=Subquery(last.values("outcome")[:1]), last_due_at=Subquery(last.values("due_at")[:1])
-    )
+    """Return the cron jobs of a cell, each with its last run. `selector`: a label selector."""
+    rows = with_last_run(of_tenants(CronJob.objects.select_related("cell", "tenant"), principal, cell))
     if tenant:
         rows = rows.filter(tenant__name=tenant)
     return with_labels(rows, (), selector).order_by("id")
+
+
+def with_last_run(rows: QuerySet[CronJob]) -> QuerySet[CronJob]:
+    """Return the cron jobs with `last_outcome` and `last_due_at` of their last run, or None."""
+    last = CronRun.objects.filter(cron_job=OuterRef("pk")).order_by("-due_at")
+    return rows.annotate(
+        last_outcome=Subquery(last.values("outcome")[:1]), last_due_at=Subquery(last.values("due_at")[:1])
+    )
 
 
 def cron_job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> CronJob:
@@ -45,10 +48,8 @@ def history_of(cron_job: CronJob) -> QuerySet[CronRun]:
 
 def tasks_running(cron_job: CronJob) -> int:
     """Return how many running tasks the live runs of a cron job have."""
-    runs = f"^{cron_job.name}-[0-9]{{8}}t[0-9]{{4}}([0-9]{{2}})?z$"  # the names of `cron_spec.run_name`
-    live = Job.objects.filter(cell_id=cron_job.cell_id, tenant_id=cron_job.tenant_id, kind="job", name__regex=runs)
-    tasks = live.exclude(state=JobState.DEAD.value).aggregate(number=Sum("tasks_running"))
-    return tasks["number"] or 0
+    live = [job_id for job_id, _ in overlaps.live_runs([cron_job.pk]).get(cron_job.pk, [])]
+    return Job.objects.filter(pk__in=live).aggregate(number=Sum("tasks_running"))["number"] or 0
 
 
 def template_shown(principal: Principal, cron_job: CronJob) -> dict[str, Any]:

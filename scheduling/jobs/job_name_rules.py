@@ -41,3 +41,13 @@ def _check(path: str, longest: str) -> None:
         f" shorten it by {len(longest) - MAX_DNS_NAME} characters"
     )
     raise invalid(path, detail, "invalid-spec")
+
+
+def check_same(**places: tuple[str, str]) -> None:
+    """Raise `Rejected` if a job file and its request name different places. `places`: by field, such as `cell`, the
+    value in the file and the value in the request; a value that is empty is not compared.
+    """
+    for path, (found, wanted) in places.items():
+        if found and wanted and found != wanted:
+            detail = f"the {path} is {found!r} in the file and {wanted!r} in the request; use the same value in both"
+            raise invalid(path, detail, "invalid-spec")

@@ -18,7 +18,7 @@ from quota.admission import admission
 from quota.model_rows import read_models
 from quota.models import Tenant
 from quota.vocabulary.bands import Band
-from quota.vocabulary.errors import NotFound, Rejected, invalid
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import own_tenant, require_tenant
 from scheduling.allocs import alloc_sets
@@ -75,14 +75,7 @@ def _read(
     name: str = "",
 ) -> spec.JobSpecification:
     read = parser.parse(file, limits=limits)
-    for path, found, wanted in (
-        ("cell", read.cell, cell.name),
-        ("tenant", read.tenant, tenant),
-        ("name", read.name, name),
-    ):
-        if found and wanted and found != wanted:
-            detail = f"the {path} is {found!r} in the file and {wanted!r} in the request; use the same value in both"
-            raise invalid(path, detail, "invalid-spec")
+    job_name_rules.check_same(cell=(read.cell, cell.name), tenant=(read.tenant, tenant), name=(read.name, name))
     owner = read.tenant or tenant or own_tenant(principal)
     job_spec = read.at(cell=cell.name, tenant=owner)
     job_name_rules.check_lengths(job_spec)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from django.db import transaction
 from django.db.models import Q
 
+from borglet.messages import Phase
 from scheduling.core.cell.state import CellState
 from scheduling.core.garbage import collection_paused
 from scheduling.core.vocabulary import events
@@ -107,7 +108,6 @@ def _jobs(cell: Cell, reports: bool) -> list[tuple[Event, float]]:
     return result
 
 
-PHASE_UP = "up"
 # Of a reservation only one that differs from the limit is read, because most are equal.
 _TASKS = """
 SELECT job_id, index, state, machine_id, incarnation, spec_version,
@@ -207,7 +207,7 @@ def _came_up(task: _TaskRow) -> events.TaskReported:
         index=task.index,
         machine_id=task.machine_id or 0,
         incarnation=task.incarnation,
-        phase=PHASE_UP,
+        phase=Phase.UP.value,
         health="",
         up=True,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import yaml
 from django.contrib import messages
-from django.db.models import OuterRef, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -18,7 +17,7 @@ from portal.sigma.reads.jobs import cron_jobs_visible
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.cron import cron_jobs, cron_spec, selectors
-from scheduling.models import CronJob, CronRun
+from scheduling.models import CronJob
 
 PAGE_SIZE = 50
 _NEXT = 5
@@ -27,8 +26,7 @@ _NEXT = 5
 @page
 def cron_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     chosen = given_in(request.GET, "cell", "tenant", "q")
-    last = CronRun.objects.filter(cron_job=OuterRef("pk")).order_by("-due_at").values("outcome")[:1]
-    rows = cron_jobs_visible(principal).annotate(last_outcome=Subquery(last)).order_by("cell__name", "name", "id")
+    rows = selectors.with_last_run(cron_jobs_visible(principal)).order_by("cell__name", "name", "id")
     rows = narrowed(rows, chosen, cell="cell__name", tenant="tenant__name", q="name__contains")
     found = page_of(request, rows, PAGE_SIZE)
     empty = Empty(_("No cron job matches the filters."))

@@ -10,7 +10,8 @@ each pass, and it is stored nowhere. So it follows each change of the cell, and 
 the same one.
 
 All tasks of a gang count as large as the largest one in each resource. Then the tasks fit together at T whichever
-machine takes which of them, and no task that is placed by these rules can make T later.
+machine takes which of them. No task that is placed by these rules makes T later, as long as tasks end in time, limits
+are not changed, and reservations do not grow.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class TaskTable:
     machine, or 0.
 
     `since`: when a running task was placed or last came up or went down, in seconds since the epoch, like the column of
-    its row. A task that goes down because it is being stopped keeps its time. So its run ends within
-    `job_ends_within_s` after `since`, if this is known. `up`: as last reported.
+    its row. If it is known within which time a run ends (`job_ends_within_s`), a task that is being stopped keeps its
+    time, so that its run ends within this time after `since`. `up`: as last reported.
 
     `next`, `prev`: links in the list of the tasks on a machine, which starts at `MachineTable.head`. The list has no
     tasks inside allocs. `alloc`: slot of the alloc that contains the task (§2.4), or -1. A task in an alloc uses the

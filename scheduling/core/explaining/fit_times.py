@@ -1,5 +1,5 @@
-"""When pending tasks fit together: at the latest by the time limits of running tasks, or probably by the run times that
-were measured for their jobs (§2.6). Only time limits justify bookings (`core/booking`); measured times are shown.
+"""When pending tasks fit together: if running tasks end at their time limits, or after the run times that were measured
+for their jobs (§2.6). Only time limits justify bookings (`core/booking`); measured times are only shown.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
 class Booking(msgspec.Struct, frozen=True, gc=False):
     """Capacity that is kept free for a gang until it can start. `job_id`: the job that is the gang. `at`: the time at
     which it fits at the latest, if the cell and the reservations stay as they are and all tasks end at or before their
-    time limits, in seconds since the epoch. `on`:
-    (machine id, number of tasks) for each machine, sorted by id.
+    time limits, in seconds since the epoch. `on`: (machine id, number of tasks) for each machine, sorted by id.
     """
 
     job_id: int

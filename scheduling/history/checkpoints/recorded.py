@@ -16,9 +16,9 @@ from scheduling.core.vocabulary.published import Published
 @dataclass(slots=True)
 class JobDetails:
     """Details of a job. `versions`: the version of the spec by task index, where it differs from `first_version`, the
-    version at submission. `since`: when a task was last placed or evicted, by task index; of running
-    tasks, `TaskTable.since` is newer. `submitted_at` and
-    `since` are in seconds since the epoch. `update`: the update that is in progress, and when it began.
+    version at submission. `since`: when a task was last placed or evicted, by task index; of running tasks,
+    `TaskTable.since` is newer. `submitted_at` and `since` are in seconds since the epoch. `update`: the update that is
+    in progress, and when it began.
     """
 
     uid: str

@@ -30,12 +30,19 @@ def revision_refusal(job: Job | None, wanted: str, name: str) -> Rejected | None
     `job`: the live job, or None if there is none. `name`: the name of the job, for the error message.
     """
     found = revision_of(job)
+    now = "no live job has this name now" if job is None else f"the job has revision {found} now"
+    return refusal(f"job {name}", wanted, found, now)
+
+
+def refusal(what: str, wanted: str, found: str, now: str) -> Rejected | None:
+    """Return the rejection (412) of a change of `what` if its revision `found` is not `wanted`. `now`: a clause that
+    says what is found.
+    """
     if wanted in ("", found):
         return None
-    now = "no live job has this name now" if job is None else f"the job has revision {found} now"
     return Rejected(
         "revision-changed",
-        f"cannot change job {name}: the request is for revision {wanted[:80]}, but {now}; look at the plan again, and"
+        f"cannot change {what}: the request is for revision {wanted[:80]}, but {now}; look at the plan again, and"
         " repeat the request with the revision of the new plan",
         fields={"If-Match": f"the revision is {found}"},
         figures={"revision": found},
