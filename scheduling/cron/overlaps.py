@@ -10,12 +10,22 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.core.vocabulary.task_events import Ending
+from scheduling.cron.cron_spec import ALLOW, FORBID
 from scheduling.cron.run_history import DueRun
 from scheduling.jobs import updates
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models.jobs import RUN_NAME
 from scheduling.tasks import counters, transitions
+
+
+def replaced_by(run: DueRun, live: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]] | Rejected:
+    """Return the live runs that `run` replaces, none of them if the policy is `allow`. Return why `run` is skipped if a
+    run is live and the policy is `forbid`. `live`: (job id, name) of the live runs of the same cron job.
+    """
+    if run.overlap == ALLOW or not live:
+        return ()
+    return _still_live(run, live[0][1]) if run.overlap == FORBID else live
 
 
 def live_runs(cron_ids: Sequence[int]) -> dict[int, list[tuple[int, str]]]:
@@ -70,7 +80,7 @@ def runs_end(cell_id: int, replaced: Mapping[int, DueRun]) -> set[int]:
     return {job_id for (job_id,) in left}
 
 
-def still_live(run: DueRun, name: str) -> Rejected:
+def _still_live(run: DueRun, name: str) -> Rejected:
     """Return why a run is skipped. `name`: the job of a live run."""
     detail = (
         f"cannot start run {run.job_name}: the run {name} is still live, and the overlap policy of cron job {run.name}"

@@ -21,7 +21,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.cron import cron_spec, overlaps
-from scheduling.cron.cron_spec import ALLOW, FORBID
+from scheduling.cron.cron_spec import ALLOW
 from scheduling.cron.run_history import DueRun, RunResult
 from scheduling.jobs.submission.outcomes import Submission
 from scheduling.jobs.submit_and_kill import jobs_submit_for
@@ -81,17 +81,17 @@ def runs_submit(
     asks: list[_Ask] = []
     live = overlaps.live_runs([run.cron_id for run in runs if run.overlap != ALLOW])
     for run in runs:
-        job, caller, before = jobs[run.cron_id], callers.get(run.cron_id), live.get(run.cron_id, [])
+        job, caller = jobs[run.cron_id], callers.get(run.cron_id)
         if caller is None:
             results.append(RunResult(run, CronRun.REJECTED, now, problem=_no_owner(run)))
         elif isinstance(job, Rejected):
             results.append(RunResult(run, CronRun.REJECTED, now, problem=job))
         elif problem := _refusal(caller, cell, run, job):
             results.append(RunResult(run, CronRun.REJECTED, now, problem=problem))
-        elif before and run.overlap == FORBID:
-            results.append(RunResult(run, CronRun.SKIPPED, now, problem=overlaps.still_live(run, before[0][1])))
+        elif isinstance(replaced := overlaps.replaced_by(run, live.get(run.cron_id, [])), Rejected):
+            results.append(RunResult(run, CronRun.SKIPPED, now, problem=replaced))
         else:
-            asks.append(_Ask(run, caller, _named(job, run, cell.name), before))
+            asks.append(_Ask(run, caller, _named(job, run, cell.name), replaced))
     return results + _replaced_and_submitted(cell, asks, now, _ATTEMPTS)
 
 
