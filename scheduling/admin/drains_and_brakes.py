@@ -22,7 +22,7 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 from quota.admin import FactsAdmin, principal_of
 from quota.admin.reason_forms import act_together
 from scheduling.admin.actions import row_action
-from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
+from scheduling.brakes.stored_brakes import RELEASED_S, brake_keep, brake_release
 from scheduling.machines import drain_progress
 from scheduling.machines.machines import machine_undrain
 from scheduling.models import Brake, Drain

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from scheduling.access import selectors
 from scheduling.api.base import CellView, valid
-from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
+from scheduling.brakes.stored_brakes import RELEASED_S, brake_keep, brake_release
 
 
 class BrakeSerializer(serializers.Serializer[Any]):

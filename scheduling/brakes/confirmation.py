@@ -5,7 +5,7 @@ that it will stop.
 from __future__ import annotations
 
 from quota.vocabulary.errors import Conflict
-from scheduling.brakes.brakes import tasks_running
+from scheduling.brakes.stored_brakes import tasks_running
 from scheduling.models import Cell
 from scheduling.policy import brake_rules, cell_settings
 

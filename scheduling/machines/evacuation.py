@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from quota.vocabulary.permissions import system
 from scheduling.allocs.alloc_sets import KIND
-from scheduling.brakes import brakes
+from scheduling.brakes import stored_brakes
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.core.vocabulary.task_events import Cause, Eviction
 from scheduling.journal import journal
@@ -36,11 +36,11 @@ def tasks_leave(cell_id: int, settings: CellSettings, *, seconds: float, late: i
     `seconds` limits how many tasks are evicted from draining machines. `late`: the number of machines whose report is
     overdue and that are not down yet.
     """
-    allowance = brakes.lost_allowance(cell_id, settings, late=late)
+    allowance = stored_brakes.lost_allowance(cell_id, settings, late=late)
     drain = max(1, int(settings.drain_per_s * seconds)) if settings.drain_per_s else 0
     with transaction.atomic():
         lost = tasks_evict_from(cell_id, limit=allowance)
-        brakes.lost_spend(cell_id, settings, lost)
+        stored_brakes.lost_spend(cell_id, settings, lost)
     return lost + tasks_drain(cell_id, limit=drain, patience_s=settings.drain_patience_s)
 
 

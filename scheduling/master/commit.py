@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from quota.vocabulary.permissions import Principal
 from scheduling.allocs import alloc_sets
-from scheduling.brakes import brakes
+from scheduling.brakes import stored_brakes
 from scheduling.core.placing.partial_plan import split_broken
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment, Plan
@@ -69,13 +69,13 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
     for part in _parts(plan.assignments, chunk, gangs):
         with journal.write(cell_id, principal) as entry:
             victims = sum(len(a.victims) for a in part)
-            braked = not brakes.stops_pass(entry, victims, what="preemption")
+            braked = not stored_brakes.stops_pass(entry, victims, what="preemption")
             holds, broken = _recheck(
                 cell_id, part, since=plan.revision, own=outcome.revisions, gangs=gangs, unfreed=unfreed, braked=braked
             )
             applied = _apply(entry, holds)
         if braked:
-            brakes.stops_wanted(cell_id, victims)
+            stored_brakes.stops_wanted(cell_id, victims)
         outcome.applied += applied
         done = {(a.job_id, a.index) for a in applied}
         outcome.refused += broken + [a for a in holds if (a.job_id, a.index) not in done]

@@ -29,7 +29,7 @@ from django.utils import timezone
 from quota.admission import admission
 from quota.vocabulary.permissions import system
 from scheduling.allocs.kept_allocs import release_late
-from scheduling.brakes import brakes
+from scheduling.brakes import stored_brakes
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.explaining.forecast import Ends
@@ -442,7 +442,7 @@ class Master:
 
     def _evacuate(self) -> None:
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
-        brakes.stops_settle(self.cell_id)
+        stored_brakes.stops_settle(self.cell_id)
         release_late(self.cell_id)
         jobs_end_overdue(self.cell_id)
         self._updating |= update_gates_check(self.cell_id)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from quota.vocabulary.bands import Band
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU, DISK, NAMES, RAM
-from scheduling.brakes import brakes
+from scheduling.brakes import stored_brakes
 from scheduling.core.cell.machines import UP
 from scheduling.core.cell.state import CellState
 from scheduling.core.reclamation.cycle import EVERY_S, ReservationChanges, changes_due, prod_by_priority, shortages
@@ -157,11 +157,11 @@ class Reclaimer:
         if leaving:
             evicted = []
             with journal.write(self.cell_id, system(_ME)) as entry:
-                passed = brakes.stops_pass(entry, len(leaving), what="a shortage of machines")
+                passed = stored_brakes.stops_pass(entry, len(leaving), what="a shortage of machines")
                 if passed:
                     evicted = transitions.tasks_evict(entry, leaving)
             if not passed:
-                brakes.stops_wanted(self.cell_id, len(leaving))
+                stored_brakes.stops_wanted(self.cell_id, len(leaving))
             metrics.shortage_evictions.labels(self.cell).inc(len(evicted))
         for shortage in short:
             if shortage.left_short:

@@ -15,7 +15,7 @@ from quota.notifications import delivery_attempts
 from quota.notifications.channels import channel_add
 from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
-from scheduling.brakes.brakes import stops_pass
+from scheduling.brakes.stored_brakes import stops_pass
 from scheduling.cells.cells import cell_set
 from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.plan import Assignment

@@ -19,7 +19,7 @@ from django.utils import timezone
 from portal.admin_site import site
 from quota.admission import published_capacity
 from quota.models import Capability, Membership, PriceList, PriorityBand, Quota, Record, Tenant, Token
-from scheduling.brakes.brakes import stops_pass
+from scheduling.brakes.stored_brakes import stops_pass
 from scheduling.journal import journal, wakeups
 from scheduling.master import lease, pass_log
 from scheduling.models import (

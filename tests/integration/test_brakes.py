@@ -8,7 +8,7 @@ import pytest
 
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal
-from scheduling.brakes import brakes as service
+from scheduling.brakes import stored_brakes as service
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.journal import journal

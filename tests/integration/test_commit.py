@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from msgspec.structs import replace
 
-from scheduling.brakes.brakes import brake_release
+from scheduling.brakes.stored_brakes import brake_release
 from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.brakes import brakes as brake_services
+from scheduling.brakes import stored_brakes as brake_services
 from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal

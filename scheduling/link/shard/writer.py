@@ -21,7 +21,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, as_mapping
 from scheduling.allocs import kept_allocs
-from scheduling.brakes import brakes
+from scheduling.brakes import stored_brakes
 from scheduling.core.vocabulary.requirement import MAX_TASKS, PROTOCOL, split_task_id
 from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.journal import journal
@@ -371,7 +371,7 @@ def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[Un
     machine = Machine.objects.select_for_update().get(pk=machine_id)
     known = {item["key"]: item for item in machine.quarantined}
     over = _known_to_be_over([stranger for stranger in strangers if not stranger.flagged])
-    if not brakes.stops_pass(entry, len(over - known.keys()), what="superseded tasks"):
+    if not stored_brakes.stops_pass(entry, len(over - known.keys()), what="superseded tasks"):
         over &= known.keys()  # the others stay in quarantine until the brake allows it
     since = entry.time.astimezone(dt.UTC).isoformat(timespec="seconds")
     items = []
