@@ -1,6 +1,6 @@
 """Reads the sections of a checkpoint from the rows of a cell, with about ten statements for any number of tasks.
 
-    rows ── COPY, binary ──► arrays ──► {section: table} ──► file, or `tables.state_of`
+    rows ── one array per column ──► arrays ──► {section: table} ──► file, or `tables.state_of`
 
 `scheduling.master.snapshot` reads the same rows as events, for readers that follow events. Tests compare the two.
 """
@@ -8,12 +8,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
+import psycopg
 from django.db import connection, transaction
 from numpy.typing import NDArray
+from psycopg.pq.abc import PGresult
 
 from quota.vocabulary.resources import SIZE
 from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING
@@ -41,8 +43,8 @@ _NUMBERS = (
     ("port", "coalesce(ports[1], 0)"),
     ("devices", "cardinality(devices)"),
 )
-# Of COPY's binary format: what comes before the first row, and after the last.
-_BEFORE, _AFTER = 19, 2
+# An array of PostgreSQL in binary format: the bytes before the first element, and each element that is not null.
+_HEADER, _ELEMENT = 20, np.dtype([("length", ">i4"), ("value", ">i8")])
 
 
 class _Requested(NamedTuple):
@@ -156,11 +158,9 @@ def _tasks(cell_id: int, job_ids: Sequence[int], requirements: SpecRequirements)
 
     axis = SIZE + len(requirements.extra)
     reserved = [(f"r{r}", f"coalesce(reservation[{r + 1}], 0)") for r in range(axis)]
-    rows = _copy_numbers(
-        [*_NUMBERS, *reserved], f"scheduling_task WHERE job_id = ANY('{{{','.join(map(str, job_ids))}}}') ORDER BY id"
-    )
-    ids = rows["id"].astype(np.int64)
-    requested = _requested(ids, rows["spec_version"].astype(np.int64), requirements)
+    rows = _numbers([*_NUMBERS, *reserved], f"scheduling_task WHERE job_id = ANY('{{{','.join(map(str, job_ids))}}}')")
+    ids = rows["id"]
+    requested = _requested(ids, rows["spec_version"], requirements)
     devices = np.zeros(len(ids), dtype=np.int64)
     special = ids[(rows["ports"] > 1) | (rows["devices"] > 0)].tolist()
     several: dict[int, list[int]] = {}
@@ -173,10 +173,10 @@ def _tasks(cell_id: int, job_ids: Sequence[int], requirements: SpecRequirements)
             "id": ids,
             "state": rows["state"].astype(np.int8),
             "requirement": requested.number,
-            "machine_id": rows["machine_id"].astype(np.int64),
+            "machine_id": rows["machine_id"],
             "last": np.zeros(len(ids), dtype=np.int64),
             "incarnation": rows["incarnation"].astype(np.int32),
-            "alloc": rows["alloc"].astype(np.int64),
+            "alloc": rows["alloc"],
             "devices": devices,
             "spec_version": rows["spec_version"].astype(np.int32),
             "since": rows["since_us"] / 1e6,
@@ -185,7 +185,7 @@ def _tasks(cell_id: int, job_ids: Sequence[int], requirements: SpecRequirements)
         }
     )
     texts = [msgspec.json.encode(one).decode() for one in requested.all]
-    reservation = np.stack([rows[f"r{r}"].astype(np.int64) for r in range(axis)], axis=1)
+    reservation = np.stack([rows[f"r{r}"] for r in range(axis)], axis=1)
     limits = np.array([padded(one.limit, axis) for one in requested.all], dtype=np.int64).reshape(-1, axis)
     differing = rows["state"] == RUNNING
     if len(ids):
@@ -264,25 +264,28 @@ def _updates(cell_id: int) -> pyarrow.Table:
     return _rows_table("updates", rows)
 
 
-def _copy_numbers(columns: Sequence[tuple[str, str]], source: str) -> NDArray[Any]:
-    """Return an array with one field per column. `columns`: name, and SQL expression of a number that is never null.
+def _numbers(columns: Sequence[tuple[str, str]], source: str) -> NDArray[Any]:
+    """Return an array with one field per column, sorted by the first column. `columns`: name, and SQL expression of a
+    number that is never null.
 
-    As all columns have 8 bytes, all rows of COPY's binary format have the same length, and numpy reads them in place.
+    PostgreSQL sends each column as one value, an array in binary format, which numpy reads in place. COPY is slower,
+    because psycopg handles each row of it in Python.
     """
-    wanted = ", ".join(f"({expression})::bigint" for _, expression in columns)
-    with (
-        connection.cursor() as cursor,
-        cursor.copy(f"COPY (SELECT {wanted} FROM {source}) TO STDOUT (FORMAT BINARY)") as out,
-    ):
-        data = b"".join(out)
-    row: list[tuple[str, str]] = [("_columns", ">i2")]
-    for name, _ in columns:
-        row += [(f"_{name}", ">i4"), (name, ">i8")]
-    kind = np.dtype(row)
-    number, rest = divmod(len(data) - _BEFORE - _AFTER, kind.itemsize)
-    if rest:
-        raise RuntimeError("PostgreSQL sent rows of unequal lengths, because a column is null; report this as a bug")
-    return np.frombuffer(data, dtype=kind, count=number, offset=_BEFORE)
+    named = ", ".join(f"({expression})::bigint AS {name}" for name, expression in columns)
+    arrays = ", ".join(f"array_agg({name})" for name, _ in columns)
+    with connection.cursor() as cursor, psycopg.Cursor(cursor.connection) as binary:
+        binary.execute(f"SELECT {arrays} FROM (SELECT {named} FROM {source}) AS rows", binary=True)
+        result = cast(PGresult, binary.pgresult)
+        values = [result.get_value(0, place) or b"" for place in range(len(columns))]
+    number = max(0, len(values[0]) - _HEADER) // _ELEMENT.itemsize  # without rows, each value is null
+    rows = np.empty(number, dtype=[(name, np.int64) for name, _ in columns])
+    if not number:
+        return rows
+    for (name, _), value in zip(columns, values, strict=True):
+        if len(value) != _HEADER + number * _ELEMENT.itemsize:
+            raise RuntimeError(f"PostgreSQL sent a null in column {name}; report this as a bug")
+        rows[name] = np.frombuffer(value, _ELEMENT, number, _HEADER)["value"]
+    return rows[np.argsort(rows[columns[0][0]])]
 
 
 def _rows_table(section: str, rows: list[tuple[Any, ...]]) -> pyarrow.Table:
