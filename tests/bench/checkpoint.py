@@ -21,6 +21,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from tests.bench.full_cell import full_cell, users
@@ -104,7 +105,8 @@ def _validate(where: Installation, cell_id: int) -> dict[str, Any]:
 
     checkpoint_write(cell_id)
     after = Cell.objects.get(pk=cell_id).revision
-    checked = _timed(lambda: _expect_none(validate(cell_id, load=load_recorded, replay=replay, after=after)))
+    check = partial(validate, cell_id, load=load_recorded, replay=replay, after=after, parallel=True)
+    checked = _timed(lambda: _expect_none(check()))
     return {**checked, "unit": "s"}
 
 

@@ -363,7 +363,7 @@ class Point:
     def _validate(self) -> None:
         from scheduling.master.invariants import validate
 
-        if problems := validate(self.rows.cell_id):
+        if problems := validate(self.rows.cell_id, parallel=True):
             raise RuntimeError(problems[0])
 
     def _after_checkpoint(self) -> Figure:
@@ -378,7 +378,8 @@ class Point:
         revision = Cell.objects.get(pk=self.rows.cell_id).revision
 
         def work() -> None:
-            if problems := validate(self.rows.cell_id, load=load_recorded, replay=replay, after=revision):
+            problems = validate(self.rows.cell_id, load=load_recorded, replay=replay, after=revision, parallel=True)
+            if problems:
                 raise RuntimeError(problems[0])
 
         return self._fastest(work)

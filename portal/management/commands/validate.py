@@ -47,7 +47,7 @@ class Command(BaseCommand):
                 not_replayed.add(cell_id)
             return state
 
-        check = partial(validate, load=load_state if whole_journal else load_recorded, replay=replayed)
+        check = partial(validate, load=load_state if whole_journal else load_recorded, replay=replayed, parallel=True)
         after = {row.id: 0 if whole_journal or ended_jobs else _newest_checkpoint(row) for row in cells}
         problems = [(row.name, problem) for row in cells for problem in check(row.id, after=after[row.id])]
         for row in cells:
