@@ -18,8 +18,10 @@ DEPLOY := build/deploy
 BENCH ?=
 FILE ?=
 PYTEST_WORKERS ?= 2
-# Integration tests wait for processes and clocks a quarter of their time.
+# Most tests wait for processes and clocks a quarter of their time.
 PYTEST_WAITING_WORKERS ?= 3
+# Python keeps compiled modules. Without them, each process of a test compiles the project again.
+unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -42,13 +44,14 @@ up: install
 ## make test                    install what is missing, run every test
 test: install system-packages
 	@status=0; \
-	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/real tests/properties || status=$$?; \
+	$(BIN)/python -m pytest -p no:django -p no:schemathesis -n $(PYTEST_WAITING_WORKERS) --dist worksteal -q \
+		tests/unit tests/real tests/properties || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WAITING_WORKERS) --dist worksteal -q \
 		tests/integration tests/contracts --durations=25 || status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q tests/browser \
-		|| status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) --dist loadgroup -q \
-		tests/acceptance --durations=15 || status=$$?; \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -p no:schemathesis -n $(PYTEST_WORKERS) -q \
+		tests/browser || status=$$?; \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -p no:schemathesis -n $(PYTEST_WORKERS) \
+		--dist loadgroup -q tests/acceptance --durations=15 || status=$$?; \
 	exit $$status
 
 ## make test-spark              compare the ready SQL queries with Apache Spark; installs PySpark (450 MB) and Java
