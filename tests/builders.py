@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from quota.vocabulary.resources import NAMES, PORTS
@@ -185,6 +186,7 @@ class World:
         gang: bool = False,
         disruption_budget: int = 0,
         start_after: float = 0.0,
+        waiting: bool = False,
         max_run_s: float = 0.0,
         ends_within_s: float | None = None,
         **asks: Any,
@@ -205,6 +207,7 @@ class World:
             gang=gang,
             disruption_budget=disruption_budget,
             start_after=start_after,
+            waiting=waiting,
             max_run_s=max_run_s,
             ends_within_s=max_run_s if ends_within_s is None else ends_within_s,
         )
@@ -235,6 +238,12 @@ class World:
                 ends_within_s=row.submitted.ends_within_s,
             )
         )
+
+    def release(self, name: str) -> World:
+        """Let a job no longer wait for other jobs."""
+        row = self.jobs[name]
+        row.submitted = msgspec.structs.replace(row.submitted, waiting=False)
+        return self.send(events.JobReleased(job_id=row.job_id))
 
     # --- tasks
 

@@ -9,7 +9,7 @@ still has the revision of its plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +28,8 @@ LABEL = "applied-by"
 SUFFIXES = (".jsonnet", ".yaml", ".yml", ".json")
 MOST_FILES = 10_000
 _ALLOC_SET = "AllocSet"
+# Codes of rejections because of a job in `after`.
+_OF_DEPENDENCIES = ("no-such-dependency", "dependency-missed")
 # Codes of errors that no change of a file mends.
 _NOT_OF_THE_FILE = ("not-authenticated", "authentication-failed", "unreachable", "bad-token")
 
@@ -112,7 +114,8 @@ def _planned(session: Context, folder: Path, owner: str) -> list[Wanted]:
             problems[str(file)] = f"{job} is also in {found[job][0]}; keep one of them"
         found[job] = (file, body)
     wanted: list[Wanted] = []
-    for job, (file, body) in sorted(found.items(), key=lambda item: item[1][1].get("kind") != _ALLOC_SET):
+    for job in _in_order(found):
+        file, body = found[job]
         try:
             plan = _plan(session, job, body, wanted)
         except CommandFailed as failed:
@@ -142,9 +145,39 @@ def _read(session: Context, file: Path, owner: str) -> tuple[JobReference, dict[
 
 def _plan(session: Context, job: JobReference, body: dict[str, Any], wanted: Sequence[Wanted]) -> dict[str, Any]:
     plan: dict[str, Any] = session.client.post(f"{job.path}plan/", body)
-    if plan["problem"] and _is_for_new_alloc_set(plan["problem"], job, body, wanted):
+    of_new = (_is_for_new_alloc_set, _is_for_new_job)
+    if plan["problem"] and any(check(plan["problem"], job, body, wanted) for check in of_new):
         plan |= {"problem": None, "outcome": "submitted", "tasks": {"added": body.get("tasks", 1)}}
     return plan
+
+
+def _in_order(found: Mapping[JobReference, tuple[Path, dict[str, Any]]]) -> Iterator[JobReference]:
+    """Yield the jobs of the files: alloc sets first, and each job behind the jobs that it waits for (`after`)."""
+    first = sorted(found, key=lambda job: found[job][1].get("kind") != _ALLOC_SET)
+    before = {job: [other for other in _waits_for(job, found[job][1]) if other in found] for job in first}
+    done: set[JobReference] = set()
+    for job in first:
+        stack = [job]
+        while stack:
+            open_ = [one for one in before.pop(stack[-1], ()) if one not in done]
+            stack += open_
+            if not open_ and (one := stack.pop()) not in done:
+                done.add(one)
+                yield one
+
+
+def _waits_for(job: JobReference, body: dict[str, Any]) -> list[JobReference]:
+    after = body.get("after")
+    return [JobReference(job.cell, job.tenant, str(name)) for name in after] if isinstance(after, dict) else []
+
+
+def _is_for_new_job(problem: dict[str, Any], job: JobReference, body: dict[str, Any], wanted: Sequence[Wanted]) -> bool:
+    """Return whether a job is rejected only because a job of its `after` is still missing or has ended, which an
+    earlier file submits.
+    """
+    new = {one.job for one in wanted if one.plan["outcome"] == "submitted"}
+    named = {f"after.{other.name}" for other in _waits_for(job, body) if other in new}
+    return problem["code"] in _OF_DEPENDENCIES and bool(problem["fields"]) and named.issuperset(problem["fields"])
 
 
 def _is_for_new_alloc_set(

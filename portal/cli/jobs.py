@@ -227,7 +227,8 @@ def show_change(session: Context, answer: dict[str, Any]) -> None:
                 indexes = ", ".join(f"{a}-{b}" if a != b else str(a) for a, b in spans[:10])
                 more = ", …" if len(spans) > 10 else ""
                 output.say(f"  {word:<16}{output.number(answer['tasks'][key], 'task')}: {indexes}{more}")
-        for line in (*answer.get("names", ()), *answer.get("quota", ())):  # older portals send neither
+        # Older portals send none of these.
+        for line in (*answer.get("notes", ()), *answer.get("names", ()), *answer.get("quota", ())):
             output.say(f"  {line}")
     for fit in answer["guidance"]:
         for line in fit["told"]:
@@ -261,6 +262,12 @@ def _update(update: dict[str, Any]) -> str:
     return f"{what}, paused; `borgctl resume` promotes them" if canary and update.get("by_hand") else f"{what}, paused"
 
 
+def _after(answer: dict[str, Any]) -> str:
+    """Return the jobs that a job waits for, for example `load is succeeded, copy is ended (reached)`."""
+    waits = answer.get("after") or ()  # older portals do not send it
+    return ", ".join(f"{one['name']} is {one['goal']}{' (reached)' if one['reached_at'] else ''}" for one in waits)
+
+
 def _show(answer: dict[str, Any]) -> None:
     name = f"{answer['cell']}/{answer['tenant']}/{answer['name']}"
     output.say(f"{name}  {_health(answer)}  ({in_short(answer)})")
@@ -276,6 +283,7 @@ def _show(answer: dict[str, Any]) -> None:
         ("labels", ", ".join(f"{key}={value}" for key, value in answer["labels"].items())),
         ("submitted", f"{output.when(answer['created_at'])} by {answer['submitted_by']}"),
         ("start", f"after {output.when(start)}" if start and not ended else ""),
+        ("after", _after(answer)),
         ("deadline", output.when(deadline) if deadline and not ended else ""),
         ("ended", f"{output.when(ended)} ({answer['outcome']})" if ended else ""),
         ("update", _update(update) if update else ""),

@@ -203,6 +203,7 @@ _NOT_OF_MACHINES = frozenset(
         "packages.held",
         "reservations.set",
         "job.rejected",
+        "job.released",
         "cron.set",
         "cron.deleted",
         "cron.skipped",

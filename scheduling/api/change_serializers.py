@@ -49,6 +49,9 @@ class ChangeSerializer(serializers.Serializer[Any]):
         child=serializers.CharField(),
         help_text="Sentences about the quota that is used before and after the change. Only in the answer to a plan.",
     )
+    notes = serializers.ListField(
+        child=serializers.CharField(), help_text="Sentences about when the tasks of a new job start."
+    )
     job_revision = serializers.CharField(
         help_text="The revision of the job before the change; `new` if there was no live job. A request whose header "
         "`If-Match` has this value is rejected with status 412 if the job has changed since."
@@ -110,6 +113,7 @@ def change_document(
         "guidance": [fit_document(fit, extra=extra) for fit in plan.guidance],
         "names": list(plan.names),
         "quota": list(plan.quota),
+        "notes": list(plan.notes),
         "job_revision": plan.revision,
     }
 

@@ -12,7 +12,7 @@ from scheduling.api.cell_serializers import ConfirmSerializer
 from scheduling.api.fields import JobHealthField, JobKindField, LifeField, Quantities, Texts, UpdateStateField
 from scheduling.api.job_file_schema import JobFileSerializer
 from scheduling.jobs.health import health_of, with_health
-from scheduling.models import Job, JobSpec, Update
+from scheduling.models import Job, JobDependency, JobSpec, Update
 
 
 class UpdateSerializer(ReadSerializer):
@@ -79,7 +79,8 @@ class JobSerializer(ReadSerializer):
     `tasks_failed`: tasks that failed and are not restarted.
 
     `requested`: how much quota the job uses. It is 0 for a job inside an alloc set. `start_after`: no task starts
-    before this time. `deadline_at`: tasks that have not ended by this time are stopped.
+    before this time. `waiting`: whether no task starts because the job waits for other jobs. `deadline_at`: tasks that
+    have not ended by this time are stopped.
     """
 
     cell = serializers.CharField(source="cell.name")
@@ -134,6 +135,7 @@ class JobSerializer(ReadSerializer):
             "submitted_by",
             "created_at",
             "start_after",
+            "waiting",
             "deadline_at",
             "ended_at",
             "revision",
@@ -152,14 +154,31 @@ class JobSerializer(ReadSerializer):
         return UpdateSerializer(job.open_updates[0]).data if job.open_updates else None  # type: ignore[attr-defined]
 
 
+class JobDependencySerializer(ReadSerializer):
+    """A job that a job waits for. `uid`: the UID of the job that had this name at the submission. `goal`: the state
+    that it must reach. `reached_at`: when it was seen in this state.
+    """
+
+    uid = serializers.UUIDField(source="on_uid")
+
+    class Meta:
+        model = JobDependency
+        fields = ["name", "uid", "goal", "reached_at"]
+        read_only_fields = fields
+
+
 class JobDetailSerializer(JobSerializer):
-    """A job with its spec. `why`: sentences that explain its state. `spec`: its job file with all fields."""
+    """A job with its spec. `after`: the jobs that it waits for. `why`: sentences that explain its state. `spec`: its
+    job file with all fields.
+    """
+
+    after = JobDependencySerializer(source="waits_for", many=True)
 
     why = serializers.ListField(child=serializers.CharField(), source="told")
     spec = JobFileSerializer(source="file")
 
     class Meta(JobSerializer.Meta):
-        fields = [*JobSerializer.Meta.fields, "why", "spec"]
+        fields = [*JobSerializer.Meta.fields, "after", "why", "spec"]
         read_only_fields = fields
 
 

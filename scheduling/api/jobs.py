@@ -43,6 +43,7 @@ from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.reading import archived_events_of_job
 from scheduling.history.archive.recall import with_archived
 from scheduling.jobs import plans, updates, why
+from scheduling.jobs.dependencies.explanations import dependencies_of
 from scheduling.jobs.submit_and_kill import job_apply, job_kill, job_submit, jobs_submit_bulk, live_job, spec_for
 from scheduling.models import ArchivedJob, Cell, Job
 from scheduling.spec import job_spec as spec
@@ -173,6 +174,7 @@ class JobView(JobFileView):
         found = self.job(cell, tenant, job)
         found.told = why.job_sentences(found)  # type: ignore[attr-defined]
         found.file = selectors.spec_shown(self.principal, found, selectors.job_current_spec(found))  # type: ignore[attr-defined]
+        found.waits_for = dependencies_of(found) if found.file.get("after") else []  # type: ignore[attr-defined]
         return Response(JobDetailSerializer(found, context={"extra": found.cell.extra_resources}).data)
 
     @extend_schema(

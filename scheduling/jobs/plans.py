@@ -12,6 +12,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.jobs import submit_and_kill, updates
+from scheduling.jobs.dependencies.explanations import dependency_sentence
 from scheduling.jobs.fit_guidance import Guidance, guidance
 from scheduling.jobs.plan_quota import quota_sentences
 from scheduling.jobs.rollouts import restart_rule
@@ -40,7 +41,8 @@ class JobPlan:
     `tasks`: the tasks that would be added, removed, restarted, changed in place (`in_place`) or kept. `max_down`: the
     largest number of tasks that are down at once. `guidance`: how many tasks fit in the cell; empty if the caller did
     not ask for it. `names`: sentences about what changes for clients that look up the job's DNS names. `quota`:
-    sentences about the quota before and after; empty like `guidance`.
+    sentences about the quota before and after; empty like `guidance`. `notes`: sentences about when the tasks of a new
+    job start.
     """
 
     action: str
@@ -52,6 +54,7 @@ class JobPlan:
     guidance: tuple[Guidance, ...] = ()
     names: tuple[str, ...] = ()
     quota: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     revision: str = revisions.NEW
 
     def sentence(self) -> str:
@@ -105,7 +108,14 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
     """
     if job is None:
         added = Share(job_spec.tasks, ((0, job_spec.tasks - 1),))
-        return JobPlan("submit", job_spec.name, 1, {"added": added}, names=_published_changes(None, job_spec))
+        return JobPlan(
+            "submit",
+            job_spec.name,
+            1,
+            {"added": added},
+            names=_published_changes(None, job_spec),
+            notes=_notes(job_spec),
+        )
     current = updates.spec_of(job)
     revision = revisions.revision_of(job)
     if current.digest() == job_spec.digest():
@@ -119,6 +129,10 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
         names=_published_changes(current, job_spec),
         revision=revision,
     )
+
+
+def _notes(new: spec.JobSpecification) -> tuple[str, ...]:
+    return (dependency_sentence(sorted(new.after.items())),) if new.after else ()
 
 
 def _published_changes(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.core.vocabulary.task_events import Ending
 from scheduling.jobs import job_name_rules, quota_rejections, updates
+from scheduling.jobs.dependencies import binding
 from scheduling.jobs.submission.checks import check_alloc_sets, check_names, check_numbers, check_times, pin_packages
 from scheduling.jobs.submission.idempotency_keys import check_keys
 from scheduling.jobs.submission.outcomes import Item, Submission
@@ -189,9 +190,9 @@ def _submit_part(
 def jobs_submit_specs(*, principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification]) -> list[Submission]:
     """Submit new jobs whose specs are known. Return the outcome of each job, in the order of `specs`. Rejections are
     neither explained nor recorded in the journal, because the caller may try again. The `start_after` of a job may have
-    passed.
+    passed, and a job of its `after` may be missing.
     """
-    return _submit(principal, cell, specs, dry_run=False, quiet=True)
+    return _submit(principal, cell, specs, dry_run=False, quiet=True, lenient=True)
 
 
 def jobs_submit_for(*, cell: Cell, asked: Sequence[tuple[Principal, spec.JobSpecification]]) -> list[Submission]:
@@ -271,10 +272,11 @@ def _submit(
     key: str = "",
     if_revision: str = "",
     quiet: bool = False,
+    lenient: bool = False,
 ) -> list[Submission]:
     items = _items(cell, [(principal, job_spec) for job_spec in specs], key=key, if_revision=if_revision)
     written = [item for item in items if isinstance(item, Item)]
-    write = partial(_write, cell, dry_run=dry_run, quiet=quiet)
+    write = partial(_write, cell, dry_run=dry_run, quiet=quiet, lenient=lenient)
     for batch in _batches(written, whole=dry_run):
         # A caller with a transaction may have locked the cell already, so it must not wait for others here.
         outermost = not connection.in_atomic_block
@@ -356,9 +358,9 @@ def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[list[Item]]:
         yield batch
 
 
-def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool) -> None:
+def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool, lenient: bool = False) -> None:
     """Check the submissions `items`, and write them in one revision of the cell. The number of SQL statements does
-    not depend on the number of jobs.
+    not depend on the number of jobs. `lenient`: as in `dependencies.binding.bind`.
     """
 
     def undecided() -> list[Item]:
@@ -371,6 +373,7 @@ def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool) -> 
         if not quiet:
             check_times(undecided(), now=entry.time)
         check_numbers(undecided())
+        binding.bind(cell, undecided(), lenient=lenient)
         asking = undecided()
         bands = admission.bands_with_ids()
         problems = admission.admit(cell=cell.name, asks=[item.ask() for item in asking], read=bands)
@@ -378,6 +381,7 @@ def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool) -> 
             if problem is not None:
                 item.refuse(problem)
         check_alloc_sets(cell, undecided())
+        binding.refuse_bound_to_refused(cell, items)
         if dry_run:
             raise _Rehearsal
         jobs_create(entry, cell, undecided(), [band for _, band in bands])

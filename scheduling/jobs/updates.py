@@ -30,6 +30,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.jobs import quota_rejections
+from scheduling.jobs.dependencies.changes import check_after, dependencies_keep
 from scheduling.jobs.job_times import deadline_of, times_refusal
 from scheduling.jobs.rollouts.restart_rule import SpecChange, changes
 from scheduling.jobs.rollouts.rollout import advance
@@ -294,6 +295,8 @@ def _change(
         _check_fixed(job, job_spec)
         _check_privileges(principal, job, job_spec, current)
         _check_alloc_set(job, job_spec)
+        if not earlier and job_spec.after:
+            check_after(current.spec.get("after", {}), job_spec.after, job)
         columns = spec_columns(job_spec, admission.bands(), submitted_at=job.created_at)
         before = (job_spec.starts_at if earlier else job.start_after, job.deadline_at)
         started = job.start_after is None or job.start_after <= entry.time
@@ -320,6 +323,7 @@ def _change(
             packages=pins.packages,
             actor=principal.name,
         )
+        dependencies_keep(entry, job, job_spec.after)
         entry.append(
             events.JobChanged(
                 job_id=job.id,

@@ -23,6 +23,7 @@ from scheduling.core.explaining.wording import ENGLISH, Words
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
+from scheduling.jobs.dependencies.explanations import dependency_sentence, open_dependencies, waits_for_jobs
 from scheduling.jobs.fit_guidance import shapes_document
 from scheduling.jobs.health import crashing_tasks, health_of
 from scheduling.models import Event, Job, Task, Update
@@ -67,7 +68,7 @@ def job_sentences(job: Job) -> list[str]:
 
 
 def explain_job(job: Job, principal: Principal) -> Explanation:
-    """Explain the state of a job. Sentences about crashing tasks come first. Makes at most eight queries."""
+    """Explain the state of a job. Sentences about crashing tasks come first. Makes at most nine queries."""
     health = health_of(job)
     crashes = crashing_tasks(job) if health.troubles.crashing else []
     whys = _whys(job)
@@ -96,8 +97,8 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
     """
     if job.state == JobState.DEAD:
         return [f"Job {job.name} has ended: {job.outcome}."]
-    if job.tasks_pending and waits_until(job) is not None:
-        pending = [waiting_sentence(job)]
+    if job.tasks_pending and is_held(job):
+        pending = held_sentences(job)
     elif job.tasks_pending and not pending:
         pending = [f"{job.tasks_pending} tasks wait for the next pass of the scheduler."]
     living = job.tasks_total - job.tasks_dead
@@ -110,6 +111,19 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
     if starting := job.tasks_running - job.tasks_up:
         detail.append(f"{starting} tasks have a machine and are not up yet.")
     return detail
+
+
+def is_held(job: Job) -> bool:
+    """Return whether no task of the job is placed, because the job waits for a time or for other jobs."""
+    return waits_until(job) is not None or waits_for_jobs(job)
+
+
+def held_sentences(job: Job, words: Words = ENGLISH) -> list[str]:
+    """Return the sentences about a job that waits for a time or for other jobs; none if it does not wait. `words`:
+    translates the texts. Makes a query only for a job that waits for other jobs.
+    """
+    result = [waiting_sentence(job, words)] if waits_until(job) is not None else []
+    return result + ([dependency_sentence(open_dependencies(job), words)] if waits_for_jobs(job) else [])
 
 
 def waits_until(job: Job) -> dt.datetime | None:
@@ -139,7 +153,7 @@ def _update_sentence(update: Update) -> str:
 
 
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
-    """Explain the state of a task. Makes at most six queries, plus one query for each event in the chain of causes."""
+    """Explain the state of a task. Makes at most seven queries, and one query for each event in the chain of causes."""
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
     lately = list(about.order_by("-revision", "-seq")[:_LATELY])
     chain = _chain(lately[0]) if lately else []
@@ -152,8 +166,8 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
         whys = _whys(job)
         names = _nearest_hosts(whys)
         detail = _why_sentences(whys, job, principal, names)
-        if waits_until(job) is not None:
-            detail = [waiting_sentence(job)]
+        if is_held(job):
+            detail = held_sentences(job)
         detail = detail or [f"{name} waits for the next pass of the scheduler."]
     elif task.state == TaskState.RUNNING:
         placement = found.placement if lately and lately[0].kind == "task.placed" else None
@@ -271,8 +285,8 @@ def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
 
 def _whys(job: Job) -> list[Why]:
     """Return the stored explanations why tasks of the job are pending."""
-    waits = not job.tasks_pending or waits_until(job) is not None
-    verdict = None if waits else getattr(job, "verdict", None)
+    held = not job.tasks_pending or is_held(job)
+    verdict = None if held else getattr(job, "verdict", None)
     return [] if verdict is None else pending_verdicts.read(verdict.whys)
 
 

@@ -51,6 +51,7 @@ def job_submitted_event(job: Job, groups: tuple[Group, ...]) -> events.JobSubmit
         gang=job.gang,
         disruption_budget=job.disruption_budget,
         start_after=seconds(job.start_after),
+        waiting=job.waiting,
         max_run_s=job.max_run_s or 0.0,
         ends_within_s=job.ends_within_s or 0.0,
         published=msgspec.convert(job.published, Published),

@@ -42,6 +42,7 @@ from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.warm import compile_kernels, release_compiler
 from scheduling.jobs import updates
 from scheduling.jobs.deadlines import jobs_end_overdue
+from scheduling.jobs.dependencies.turn import dependencies_settle
 from scheduling.jobs.update_gates import update_gates_check
 from scheduling.journal import journal, wakeups
 from scheduling.machines import silence
@@ -445,6 +446,7 @@ class Master:
         stored_brakes.stops_settle(self.cell_id)
         release_late(self.cell_id)
         jobs_end_overdue(self.cell_id)
+        dependencies_settle(self.cell_id)
         self._updating |= update_gates_check(self.cell_id)
 
     def _publish_view(self) -> None:

@@ -25,14 +25,16 @@ class PendingQueue:
 
 def queues(cell_id: int | None = None) -> list[PendingQueue]:
     """Return the pending tasks of one cell, or of all cells, per priority. They are sorted by cell and then by
-    priority, highest first. Tasks that wait for the `start_after` of their job are left out. Makes one query.
+    priority, highest first. Tasks whose job waits for its `start_after` or for other jobs are left out. Makes one
+    query.
     """
     rows = query(
         "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*),"
-        " min(greatest(t.since, j.start_after)),"
-        " greatest(0, extract(epoch FROM clock_timestamp() - min(greatest(t.since, j.start_after))))::float8"
-        " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
+        " min(w.since), greatest(0, extract(epoch FROM clock_timestamp() - min(w.since)))::float8"
+        " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id,"
+        " LATERAL (SELECT greatest(t.since, j.start_after, j.released_at) AS since) AS w"
         " WHERE t.state = 'pending' AND (j.start_after IS NULL OR j.start_after <= clock_timestamp())"
+        " AND NOT j.waiting"
         " AND (%s::bigint IS NULL OR t.cell_id = %s)"
         " GROUP BY t.cell_id, j.priority ORDER BY t.cell_id, j.priority DESC",
         [cell_id, cell_id],

@@ -7,7 +7,17 @@ from scheduling.models.cells import Brake, Cell, Cluster, JoinToken, Lease, Site
 from scheduling.models.events import Event
 from scheduling.models.history import ArchivedJob, ArchiveFile, ArchiveState, Erasure, SavedQuery
 from scheduling.models.identities import IdentityKey
-from scheduling.models.jobs import CronJob, CronRun, Job, JobCondition, JobNoticeReader, JobSpec, PendingVerdict, Update
+from scheduling.models.jobs import (
+    CronJob,
+    CronRun,
+    Job,
+    JobCondition,
+    JobDependency,
+    JobNoticeReader,
+    JobSpec,
+    PendingVerdict,
+    Update,
+)
 from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
 from scheduling.models.metering import MeteringHour, ReservedInHour

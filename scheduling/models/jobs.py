@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from quota.models import Tenant
 from quota.models.fields import DnsLabelField, VectorField
 from scheduling.core.vocabulary.job_health import Condition
-from scheduling.core.vocabulary.states import JobState
+from scheduling.core.vocabulary.states import JobGoal, JobState
 from scheduling.models.cells import Cell
 
 # The names of the runs of cron jobs, as in `cron_spec.run_name`; the group is the name of the cron job.
@@ -30,9 +30,11 @@ class Job(models.Model):
     that are charged to quota; zero for a job inside an alloc set, because the set is charged. `gang`,
     `disruption_budget`: see `scheduling.spec.job_spec.JobSpecification`. `published`: the rules for the job's names,
     as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client submits the
-    job again with the same key, no second job is created. `start_after`: no task is placed before this time.
-    `deadline_at`: the time at which the master ends all tasks that are still live. `max_run_s`: the longest time limit
-    of a run; None if a task has none. `ends_within_s`: as in `JobSpecification`. `ttl_after_end_s`: for how many
+    job again with the same key, no second job is created. `start_after`: no task is placed before this time. `waiting`:
+    no task is placed, because the job waits for other jobs (`JobDependency`); it stays true if the job ends before it
+    starts. `released_at`: since when the job no longer waits for others. `deadline_at`: the time at which the master
+    ends all tasks that are still live. `max_run_s`: the longest time limit of a run; None if a task has none.
+    `ends_within_s`: as in `JobSpecification`. `ttl_after_end_s`: for how many
     seconds after its end PostgreSQL keeps the job, unless the cell keeps ended jobs for a shorter time.
     """
 
@@ -78,6 +80,8 @@ class Job(models.Model):
     max_run_s = models.FloatField(_("time limit of tasks, s"), null=True, blank=True)
     ends_within_s = models.FloatField(_("a run ends within, s"), null=True, blank=True)
     start_after = models.DateTimeField(_("starts after"), null=True, blank=True)
+    waiting = models.BooleanField(_("waits for other jobs"), default=False, db_default=False)
+    released_at = models.DateTimeField(_("waited until"), null=True, blank=True)
     deadline_at = models.DateTimeField(_("deadline"), null=True, blank=True)
     ttl_after_end_s = models.FloatField(_("time to live after the end, s"), null=True, blank=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
@@ -102,6 +106,7 @@ class Job(models.Model):
                 name="job_by_deadline",
                 condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
             ),
+            models.Index(fields=["cell"], name="job_waiting", condition=Q(waiting=True, ended_at__isnull=True)),
             models.Index(
                 fields=["cell", "ended_at"],
                 name="job_by_end_with_ttl",
@@ -224,6 +229,31 @@ class PendingVerdict(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job} at revision {self.revision}"
+
+
+class JobDependency(models.Model):
+    """A job that another job waits for (`after`). `name`: its name. `goal`: the state that it must reach (`JobGoal`).
+    `on`: the job, bound when the waiting job was submitted; None after its row was deleted. `on_uid`: its UID.
+    `reached_at`: when it was seen in that state; it does not matter what happens to it afterwards.
+
+    The journal does not contain these rows. It contains whether a job waits.
+    """
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="dependencies", db_index=False)  # the constraint
+    name = DnsLabelField(_("name"))
+    goal = models.CharField(_("state to reach"), max_length=16, choices=[(goal.value, goal.value) for goal in JobGoal])
+    on = models.ForeignKey(Job, models.SET_NULL, null=True, blank=True, related_name="dependents")
+    on_uid = models.UUIDField()
+    reached_at = models.DateTimeField(_("reached"), null=True, blank=True)
+
+    class Meta:
+        ordering = ["job", "name"]
+        constraints = [models.UniqueConstraint(fields=["job", "name"], name="one_dependency_per_name")]
+        verbose_name = _("dependency of a job")
+        verbose_name_plural = _("dependencies of jobs")
+
+    def __str__(self) -> str:
+        return f"{self.job} after {self.name} is {self.goal}"
 
 
 class JobCondition(models.Model):

@@ -74,6 +74,13 @@ FIELD_TEXTS = {
         "its quota from the submission on. By default, tasks start as soon as they can. An update can change it until "
         "this time has come."
     ),
+    "after": (
+        "Jobs that this job waits for, at most 64, as `{NAME: succeeded}`. They are jobs of the same tenant and cell. "
+        "Tasks start when each of them has reached its state: `succeeded` (all its tasks exited with status 0), "
+        "`ended`, or `running` (all its live tasks are up). If one can no longer reach it, this job fails with the "
+        "reason `dependency`. The submission looks up the names once. The job has its quota from the submission on. "
+        "An update can only remove names."
+    ),
     "deadline_s": (
         "Seconds from the submission until the job must have ended, 1 to 31622400. All tasks that have not ended by "
         "then are stopped, with the reason `deadline`, and have failed. By default, there is no deadline. A change "

@@ -62,7 +62,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     they get their own notice. `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the
     tasks may do with the REST API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many
     seconds after its submission the job must have ended. `start_after`: no task starts before this time, in RFC
-    3339 with time zone UTC; None: at once. `ttl_after_end_s`: for how many seconds after its end the job stays in
+    3339 with time zone UTC; None: at once. `after`: no task starts before the jobs with these names have reached these
+    states (`JobGoal`). `ttl_after_end_s`: for how many seconds after its end the job stays in
     PostgreSQL. `sizes`: the known sizes of packages in bytes, by digest; the job file does not contain them.
     """
 
@@ -283,5 +284,6 @@ _LATER: dict[str, object] = {
     "names": Names(),
     "deadline_s": None,
     "start_after": None,
+    "after": {},
     "ttl_after_end_s": None,
 }

@@ -17,6 +17,7 @@ import msgspec
 from quota.vocabulary.bands import DEFAULT_BANDS, FREE_PRIORITY, MAX_PRIORITY, Band, band_of
 from quota.vocabulary.errors import invalid
 from scheduling.core.vocabulary.requirement import MAX_TASKS
+from scheduling.core.vocabulary.states import JobGoal
 from scheduling.spec.field_errors import Problems, convert, rejection
 from scheduling.spec.job_spec import (
     API_LEVELS,
@@ -34,6 +35,7 @@ from scheduling.spec.task_spec import TaskRole, TaskSpec, read_task
 
 MAX_BYTES = 4 * 2**20
 MAX_LABELS = 64
+MAX_AFTER = 64
 MAX_GANG = 2_500  # because one transaction writes all placements of a gang
 MAX_SAVING_S = 14 * 86400
 MAX_TTL_S = 86_400
@@ -137,6 +139,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         problems.add("gang", f"{file.tasks} tasks are too many for a gang; split it into jobs of at most {MAX_GANG}")
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
     start_after = _read_times(file, problems)
+    _check_after(file, problems)
     problems.choice("api", file.api, API_LEVELS)
     _check_published(file.names, allocation, problems)
     if file.alloc_set:
@@ -200,6 +203,17 @@ def _read_times(file: JobFile, problems: Problems) -> str | None:
         detail = f"{file.start_after[:64]!r} is not a time; write it like 2026-12-24T02:00:00+01:00"
         problems.add("start_after", detail)
         return None
+
+
+def _check_after(file: JobFile, problems: Problems) -> None:
+    if file.after and file.kind == "AllocSet":
+        problems.add("after", "an alloc set starts at once; set this field in the jobs inside the alloc set")
+    problems.count("after", file.after, MAX_AFTER, "jobs")
+    for name, goal in file.after.items():
+        problems.label(f"after.{name}", name)
+        problems.choice(f"after.{name}", goal, JobGoal)
+        if name == file.name:
+            problems.add(f"after.{name}", "a job cannot wait for itself; name another job")
 
 
 def _check_published(names: Names, allocation: bool, problems: Problems) -> None:

@@ -127,6 +127,7 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     saves_for_s: float = 0.0
     deadline_s: float | None = None
     start_after: Moment | None = None
+    after: dict[str, str] = {}
     ttl_after_end_s: float | None = None
     api: str = "none"
     names: Names = Names()

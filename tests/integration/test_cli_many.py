@@ -86,3 +86,23 @@ def test_verbs_with_a_selector_act_on_all_matching_jobs(ann) -> None:
     assert "either a JOB or --selector" in ann.failing("kill", status=2)[0]
     assert "either a JOB or --selector" in ann.failing("kill", "log", "-l", "app=other", status=2)[0]
     assert "--task belongs to one job" in ann.failing("kill", "-t", "1", "-l", "app=other", status=2)[0]
+
+
+def test_apply_submits_jobs_behind_the_jobs_that_they_wait_for(ann) -> None:
+    folder = ann.folder / "steps"
+    folder.mkdir()
+    for name, after in (("a-last", "middle"), ("middle", "z-first"), ("z-first", None)):
+        file = world.a_file(name) | ({"after": {after: "succeeded"}} if after else {})
+        (folder / f"{name}.json").write_text(json.dumps(file))
+    planned = ann.json("apply", "steps", "--dry-run")
+    assert [row["job"] for row in planned["jobs"]] == ["cc/ubar/z-first", "cc/ubar/middle", "cc/ubar/a-last"]
+    ann.out("apply", "steps", "--yes")
+    assert {job.name: job.waiting for job in Job.objects.all()} == {"z-first": False, "middle": True, "a-last": True}
+    shown = ann.out("status", "middle")
+    assert "z-first is succeeded" in shown
+    assert "The tasks wait until job z-first has succeeded (after)." in shown
+    assert "unchanged" in ann.out("apply", "steps")
+
+    (folder / "middle.json").write_text(json.dumps(world.a_file("middle", after={"none": "ended"}, tasks=4)))
+    fields = ann.failing("apply", "steps", "--yes")[1]["fields"]
+    assert "an update cannot let a job wait for none" in next(iter(fields.values()))

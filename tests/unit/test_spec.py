@@ -144,6 +144,12 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (hello(start_after="0001-01-01T00:00:00+14:00"), "start_after", "is not a time"),
     (hello(start_after=1795868488), "start_after", "give text"),
     (hello(kind="AllocSet", start_after="2026-12-01T00:00:00Z"), "start_after", "in the jobs inside the alloc set"),
+    (hello(after={"load": "done"}), "after.load", "'done' is unknown; give one of succeeded, ended, running"),
+    (hello(after={"Load": "ended"}), "after.Load", "is not a DNS label"),
+    (hello(after={"hello": "ended"}), "after.hello", "a job cannot wait for itself; name another job"),
+    (hello(after={f"j{number}": "ended" for number in range(65)}), "after", "has 65 jobs; give at most 64"),
+    (hello(after=["load"]), "after", "give fields with values"),
+    (hello(kind="AllocSet", after={"load": "ended"}), "after", "in the jobs inside the alloc set"),
     (hello(ttl_after_end_s=60), "ttl_after_end_s", "60 is out of range; give 172800 to 31622400 seconds"),
     (with_task(max_run_s=0), "task.max_run_s", "0 is out of range; give 1 to 31622400 seconds (366 days), or leave it"),
     (with_task(max_run_s=-5), "task.max_run_s", "or leave it out for tasks without a time limit"),
@@ -317,6 +323,7 @@ def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Spec
         ({"deadline_s": 60}, SpecChange.IN_PLACE),
         ({"ttl_after_end_s": 200_000}, SpecChange.IN_PLACE),
         ({"start_after": "2026-12-01T00:00:00Z"}, SpecChange.IN_PLACE),
+        ({"after": {"load": "ended"}}, SpecChange.IN_PLACE),
         ({"tasks": 5}, SpecChange.NONE),
         ({"update": {"max_down": 2}}, SpecChange.NONE),
         ({"spread": {"max_per_rack": 1}}, SpecChange.RESTART),
@@ -376,6 +383,16 @@ def test_equal_times_in_two_zones_are_one_start() -> None:
     assert one.digest() == other.digest()
     assert one.to_json()["start_after"] == "2026-12-24T01:00:00Z"
     assert parser.load(one.to_json()) == one
+
+
+def test_a_spec_keeps_the_jobs_that_it_waits_for() -> None:
+    one, other = (
+        parse(hello(after=dict(pairs)))
+        for pairs in ([("a", "ended"), ("b", "running")], [("b", "running"), ("a", "ended")])
+    )
+    assert one.digest() == other.digest()
+    assert parser.load(one.to_json()) == one
+    assert "after" not in parse(hello()).to_json()
 
 
 def test_a_task_with_a_time_limit_is_placed_only_where_the_borglet_enforces_it() -> None:

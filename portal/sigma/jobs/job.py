@@ -26,11 +26,12 @@ from scheduling.access.selectors import spec_shown, specs_of
 from scheduling.core.explaining.health_wording import format_troubles
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs.dependencies.explanations import dependencies_of
 from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
-from scheduling.jobs.why import crash_sentences, waiting_sentence, waits_until
+from scheduling.jobs.why import crash_sentences, held_sentences, waits_until
 from scheduling.models import Job, JobSpec, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
@@ -86,7 +87,9 @@ def status_context(row: Job) -> dict[str, Any]:
         "progress": reads.update_progress(row),
         "whys": explain(row, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
-        "waiting": waiting_sentence(row, WORDS) if waits_until(row) else "",
+        "waiting": " ".join(held_sentences(row, WORDS)),
+        "starts_later": waits_until(row) is not None,
+        "dependencies": dependencies_of(row) if row.waiting or row.released_at else [],
         "events": events_of(row),
     }
 

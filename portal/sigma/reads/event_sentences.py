@@ -200,6 +200,7 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
     "reservations.set": (
         lambda facts: _("the reservations of %d tasks changed") % (facts.get("number") or len(facts.get("tasks", ()))),
     ),
+    "job.released": (gettext_lazy("the job no longer waits for other jobs, and its tasks may start"),),
     "update.started": (_update_started,),
     "update.paused": (
         _by("paused", {True: gettext_lazy("the update was paused")}, gettext_lazy("the update was resumed")),

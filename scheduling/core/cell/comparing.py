@@ -67,6 +67,7 @@ def content(
             "gang": job.gang,
             "disruption_budget": job.disruption_budget,
             "start_after": job.start_after,
+            "waiting": job.waiting,
             "max_run_s": job.max_run_s,
             "ends_within_s": job.ends_within_s,
             "ended": job.ended,

@@ -72,6 +72,7 @@ class CellState(MachineSums):
             events.PackagesHeld: self._packages_held,
             events.JobSubmitted: self._job_submitted,
             events.JobChanged: self._job_changed,
+            events.JobReleased: self._job_released,
             events.JobEnded: self._job_ended,
             events.TasksAdded: self._tasks_added,
             events.TaskPlaced: self._task_placed,
@@ -248,7 +249,7 @@ class CellState(MachineSums):
             kind=event.job_kind,
             alloc_set=event.alloc_set,
         )
-        job.port_names = event.port_names
+        job.port_names, job.waiting = event.port_names, event.waiting
         self.tasks.add_job(job)
         self._set_placing(job, event)
         self._set_priority(job, event.priority, event.latency_sensitive)
@@ -278,6 +279,9 @@ class CellState(MachineSums):
         if job.by_limit != before:
             change = tasks.shapes.limit[tasks.shape[slots]] * (1 if job.by_limit else -1)
             np.add.at(machines.prod_limit, tasks.machine[slots], change)
+
+    def _job_released(self, event: events.JobReleased, time: float) -> None:
+        self.tasks.set_waiting(self._job(event.job_id), waiting=False)
 
     def _set_placing(self, job: LiveJob, event: events.JobSubmitted | events.JobChanged) -> None:
         self.tasks.set_placing(

@@ -47,6 +47,7 @@ class LiveJob:
         "tasks",
         "tenant",
         "tenant_id",
+        "waiting",
     )
 
     def __init__(self, job_id: int, *, tenant_id: int, tenant: str, name: str, kind: str, alloc_set: int) -> None:
@@ -60,6 +61,7 @@ class LiveJob:
         self.gang = False
         self.disruption_budget = 0
         self.start_after = 0.0
+        self.waiting = False  # for other jobs
         self.max_run_s = 0.0  # 0: no time limit
         self.ends_within_s = 0.0  # 0: not known
         self.ended = False
@@ -144,7 +146,8 @@ class TaskTable:
         self.job_tenant: Ints = np.zeros(jobs, dtype=np.int64)
         self.job_gang: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_budget: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no bound
-        self.job_start_after: Floats = np.zeros(jobs, dtype=np.float64)  # no task is placed before this time
+        # No task is placed before this time. It is infinite for a job that waits for other jobs.
+        self.job_start_after: Floats = np.zeros(jobs, dtype=np.float64)
         self.job_ends_within_s: Floats = np.zeros(jobs, dtype=np.float64)  # after its start, each run; 0: not known
         self.job_there: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_pending: Ints32 = np.zeros(jobs, dtype=np.int32)
@@ -178,7 +181,8 @@ class TaskTable:
         self.job_tenant[job.slot] = job.tenant_id
         self.job_alloc_set[job.slot] = job.alloc_set
         self.job_gang[job.slot], self.job_budget[job.slot] = job.gang, job.disruption_budget
-        self.job_start_after[job.slot], self.job_ends_within_s[job.slot] = job.start_after, job.ends_within_s
+        self.job_ends_within_s[job.slot] = job.ends_within_s
+        self.set_waiting(job, waiting=job.waiting)
         self.job_pending[job.slot] = 0
         self.job_there[job.slot] = True
         self.jobs[job.id] = job
@@ -237,7 +241,7 @@ class TaskTable:
 
     def next_start(self, now: float) -> float:
         """Return the next time after `now` at which tasks that wait for their `start_after` may be placed. The result
-        is infinite if no task waits.
+        is infinite if no task waits for a time.
         """
         later = self.job_start_after[(self.job_start_after > now) & (self.job_pending > 0) & self.job_there]
         return float(later.min()) if len(later) else math.inf
@@ -255,7 +259,13 @@ class TaskTable:
         job.gang, job.disruption_budget, job.start_after = gang, disruption_budget, start_after
         job.max_run_s, job.ends_within_s = max_run_s, ends_within_s
         self.job_gang[job.slot], self.job_budget[job.slot] = gang, disruption_budget
-        self.job_start_after[job.slot], self.job_ends_within_s[job.slot] = start_after, ends_within_s
+        self.job_ends_within_s[job.slot] = ends_within_s
+        self.set_waiting(job, waiting=job.waiting)
+
+    def set_waiting(self, job: LiveJob, *, waiting: bool) -> None:
+        """Set whether a job waits for other jobs."""
+        job.waiting = waiting
+        self.job_start_after[job.slot] = math.inf if waiting else job.start_after
 
     def set_priority(self, job: LiveJob, priority: int, *, latency_sensitive: bool, by_limit: bool) -> None:
         job.priority, job.latency_sensitive, job.by_limit = priority, latency_sensitive, by_limit

@@ -24,7 +24,7 @@ def workload_of(job: LiveJob) -> Workload:
 
 def pending_of(tasks: TaskTable, workload: Workload = "", *, now: float = math.inf) -> Slots:
     """Return the slots of the pending tasks of a workload, unsorted. An empty `workload` means all workloads. Tasks
-    whose job starts after the time `now` are left out.
+    whose job starts after the time `now` or waits for other jobs are left out.
     """
     slots = np.flatnonzero(tasks.state == PENDING)
     later = tasks.job_start_after > now

@@ -192,6 +192,7 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     gang: bool = False  # its pending tasks are placed together or not at all
     disruption_budget: int = 0  # most tasks that preemption and drains may have down at once; 0: no limit
     start_after: float = 0.0  # no task is placed before this time, in seconds since the epoch
+    waiting: bool = False  # no task is placed until the event `job.released`
     max_run_s: float = 0.0  # the longest time limit of a run; 0: a task has none
     ends_within_s: float = 0.0  # so long after its start, each run has ended; 0: not known
     published: Published = Published()
@@ -227,6 +228,12 @@ class JobChanged(_Event, frozen=True, tag="job.changed"):
     ends_within_s: float = 0.0
     published: Published = Published()
     reason: str = ""
+
+
+class JobReleased(_Event, frozen=True, tag="job.released"):
+    """A job no longer waits for other jobs (`after`), because they have reached the states that it waited for."""
+
+    job_id: int
 
 
 class JobEnded(_Event, frozen=True, tag="job.ended"):
@@ -459,6 +466,7 @@ Event = (
     | JobSubmitted
     | JobRejected
     | JobChanged
+    | JobReleased
     | JobEnded
     | TasksAdded
     | TaskPlaced

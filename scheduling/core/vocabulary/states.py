@@ -19,6 +19,14 @@ class JobState(StrEnum):
     DEAD = "dead"  # all tasks are dead
 
 
+class JobGoal(StrEnum):
+    """What a job can wait for at another job (`after`)."""
+
+    SUCCEEDED = "succeeded"  # all its tasks exited with status 0
+    ENDED = "ended"  # it is dead, in whatever way it ended
+    RUNNING = "running"  # all its live tasks are up, or as many as may run at once
+
+
 class MachineStatus(StrEnum):
     UP = "up"
     DRAINING = "draining"

@@ -43,12 +43,15 @@ class EndedJobs(DayRange):
 
 
 # Jobs that no other row needs: a machine need not stop one of their tasks any more, no job of PostgreSQL runs in the
-# alloc set, no folder of an alloc is kept, and no record of a shell (an audit record, which stays) names the job.
+# alloc set, no folder of an alloc is kept, no job waits for their end, and no record of a shell (an audit record, which
+# stays) names the job.
 _FREE = """
     NOT EXISTS (SELECT FROM scheduling_departure AS d JOIN scheduling_task AS t ON t.id = d.task_id
                 WHERE t.job_id = j.id)
     AND NOT EXISTS (SELECT FROM scheduling_job AS i WHERE i.alloc_set_id = j.id)
     AND NOT EXISTS (SELECT FROM scheduling_keptalloc AS k WHERE k.job_id = j.id)
+    AND NOT EXISTS (SELECT FROM scheduling_jobdependency AS w JOIN scheduling_job AS i ON i.id = w.job_id
+                    WHERE w.on_id = j.id AND w.reached_at IS NULL AND i.waiting AND i.ended_at IS NULL)
     AND NOT EXISTS (SELECT FROM scheduling_shellsession AS s WHERE s.job_id = j.id)"""
 # A job may have a shorter time than its cell. It is counted in whole days, too. Both sides of OR have an index.
 _OLD = f"""
@@ -86,8 +89,9 @@ _DELETIONS = (
     "DELETE FROM scheduling_crashedpair AS c USING scheduling_task AS t WHERE t.id = c.task_id AND t.job_id = ANY(%s)",
     *(
         f"DELETE FROM scheduling_{table} WHERE job_id = ANY(%s)"
-        for table in ("task", "jobspec", "update", "pendingverdict", "jobcondition")
+        for table in ("task", "jobspec", "update", "pendingverdict", "jobcondition", "jobdependency")
     ),
+    "UPDATE scheduling_jobdependency SET on_id = NULL WHERE on_id = ANY(%s)",
     "DELETE FROM scheduling_job WHERE id = ANY(%s)",
 )
 

@@ -345,6 +345,7 @@ DERIVED: dict[str, tuple[str, ...]] = {
         "job.submitted",
         "job.rejected",
         "job.changed",
+        "job.released",
         "job.ended",
         "update.started",
         "update.paused",

@@ -190,6 +190,10 @@ def _job_changed(to: Conversion, head: _Head, event: ev.JobChanged) -> None:
     to.collection(head, "update_running", event.job_id, **values)
 
 
+def _job_released(to: Conversion, head: _Head, event: ev.JobReleased) -> None:
+    to.collection(head, "release", event.job_id)
+
+
 def _job_ended(to: Conversion, head: _Head, event: ev.JobEnded) -> None:
     to.collection(head, _ENDINGS.get(event.how, event.how), event.job_id)
 
@@ -322,6 +326,7 @@ _HANDLERS: dict[str, _Handler] = {
         (ev.JobRejected, _job_rejected),
         (ev.CronSkipped, _job_rejected),
         (ev.JobChanged, _job_changed),
+        (ev.JobReleased, _job_released),
         (ev.JobEnded, _job_ended),
         (ev.UpdateStarted, _update_started),
         (ev.UpdatePaused, _update_paused),

@@ -127,6 +127,7 @@ def _jobs(
             max_run_s=row.get("max_run_s") or None,
             ends_within_s=row.get("ends_within_s") or None,
             start_after=_time(row["start_after"]) if row.get("start_after") else None,
+            waiting=bool(row.get("waiting")),
             published=msgspec.json.decode(row["published"]),
             requested=[0] * axis,
             tasks_total=end - begin,

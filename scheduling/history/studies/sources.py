@@ -131,13 +131,13 @@ def original_in(source: BinaryIO) -> Original:
         raise _unusual(section, problem) from error
 
 
-# Columns of jobs that came later than the format.
-_LATER = ("start_after", "max_run_s", "ends_within_s")
+# Columns of jobs that came later than the format, with the value in older files.
+_LATER = {"start_after": 0.0, "waiting": False, "max_run_s": 0.0, "ends_within_s": 0.0}
 
 
 def _checked(section: str, tables: Tables) -> pyarrow.Table:
     """Return a section with exactly the columns that it should have. Files of earlier versions lack some of them, which
-    are zero then.
+    are zero or false then.
     """
     import pyarrow
 
@@ -146,9 +146,9 @@ def _checked(section: str, tables: Tables) -> pyarrow.Table:
         raise _unusual(section, f"section {section} is missing; export the checkpoint again")
     try:
         table = tables[section]
-        for name in _LATER if section == "jobs" else ():
+        for name, value in _LATER.items() if section == "jobs" else ():
             if name not in table.column_names:
-                table = table.append_column(name, pyarrow.array([0.0] * len(table), type=wanted.field(name).type))
+                table = table.append_column(name, pyarrow.array([value] * len(table), type=wanted.field(name).type))
         table = table.select(wanted.names).cast(wanted)
     except (KeyError, pyarrow.ArrowException) as error:
         problem = f"section {section} is not valid ({error}); export the checkpoint again"

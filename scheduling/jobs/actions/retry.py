@@ -84,6 +84,8 @@ def _submit_again(principal: Principal, job: Job, ranges: Ranges | None, *, dry_
     file = updates.spec_of(job).to_json()
     if job.start_after is not None and job.start_after <= timezone.now():
         file.pop("start_after")
+    if not job.waiting:
+        file.pop("after", None)
     # The job file is read like a new one, so that values which the archive has masked are rejected.
     job_spec = spec_for(principal=principal, cell=job.cell, file=file, tenant=job.tenant.name, name=job.name)
     if dry_run:

@@ -24,11 +24,11 @@ from scheduling.models import CrashedPair, Job, Task
 _AT_ONCE = 1000
 _LIVE = "j.state <> 'dead' AND c.study_of IS NULL"
 _PENDING = f"""
-SELECT t.job_id, j.priority, min(greatest(t.since, j.start_after)) AS since
+SELECT t.job_id, j.priority, min(greatest(t.since, j.start_after, j.released_at)) AS since
 FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id JOIN scheduling_cell AS c ON c.id = j.cell_id
-WHERE {_LIVE} AND t.state = 'pending'
+WHERE {_LIVE} AND t.state = 'pending' AND NOT j.waiting
 GROUP BY t.job_id, j.priority
-HAVING min(greatest(t.since, j.start_after)) <= %(before)s"""
+HAVING min(greatest(t.since, j.start_after, j.released_at)) <= %(before)s"""
 # A deadline is near in the last tenth of its time and in the last ten minutes, but never in the first half.
 _NEAR_DEADLINE = f"""
 SELECT j.id, j.deadline_at - d.near AS since

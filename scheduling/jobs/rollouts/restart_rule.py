@@ -26,6 +26,7 @@ _IMMEDIATE = (
     "names",
     "deadline_s",
     "start_after",
+    "after",
     "ttl_after_end_s",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,19 @@ class Submission:
     problem: Rejected | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BoundDependency:
+    """A job that a submitted job waits for. `goal`: a value of `JobGoal`. `on`: its id, or an item of the same
+    submission. `uid`: its UID; None for an item. `reached`: whether it has already reached the goal.
+    """
+
+    name: str
+    goal: str
+    on: int | Item
+    uid: uuid.UUID | None = None
+    reached: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Item:
     """One job that `principal` submits. `size`: how many tasks are created together with the job. An update creates
@@ -45,6 +59,7 @@ class Item:
     job: Job | None = None
     packages: dict[str, Any] = field(default_factory=dict)  # `JobSpec.packages`
     inside: int | Item | None = None  # its alloc set: the id of a live job, or an item of the same submission
+    dependencies: tuple[BoundDependency, ...] = ()  # of the jobs in `after`
     submission_key: str = ""
     if_revision: str = ""
 
@@ -67,6 +82,7 @@ class Item:
     def reset(self) -> None:
         """Clear the values that a transaction set before it was rolled back."""
         self.verdict = self.job = self.inside = None
+        self.dependencies = ()
 
     def refuse(self, problem: Rejected) -> None:
         self.verdict = Submission(self.spec.name, self.spec.tenant, "refused", problem=problem)

@@ -8,6 +8,7 @@ import msgspec
 
 from quota.vocabulary.bands import Band
 from scheduling.jobs import updates
+from scheduling.jobs.dependencies.binding import dependencies_create
 from scheduling.jobs.submission.outcomes import Item, rejected_event
 from scheduling.journal import copy_rows, journal
 from scheduling.journal.row_events import job_submitted_event
@@ -25,6 +26,7 @@ def jobs_create(entry: journal.JournalEntry, cell: Cell, items: Sequence[Item], 
         for item, row in zip(part, rows, strict=True):
             item.job = row
             row.new_at = entry.revision  # type: ignore[attr-defined]
+    dependencies_create(entry, items)
     jobs = [item.job for item in items if item.job is not None]
     copy_rows.values(
         JobSpec,
@@ -61,6 +63,7 @@ def _row(entry: journal.JournalEntry, cell: Cell, item: Item, bands: Sequence[Ba
         submitted_by=item.principal.name,
         key=item.submission_key,
         created_at=entry.time,
+        waiting=any(not one.reached for one in item.dependencies),
         **updates.spec_columns(item.spec, bands, submitted_at=entry.time),
     )
 
