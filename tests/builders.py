@@ -185,6 +185,7 @@ class World:
         latency_sensitive: bool = True,
         gang: bool = False,
         disruption_budget: int = 0,
+        max_running: int = 0,
         start_after: float = 0.0,
         waiting: bool = False,
         max_run_s: float = 0.0,
@@ -206,6 +207,7 @@ class World:
             port_names=tuple(f"p{number}" for number in range(wanted.limit[PORTS])),
             gang=gang,
             disruption_budget=disruption_budget,
+            max_running=max_running,
             start_after=start_after,
             waiting=waiting,
             max_run_s=max_run_s,
@@ -218,7 +220,7 @@ class World:
         return self.change(name, priority=priority)
 
     def change(self, name: str, **facts: Any) -> World:
-        """Change fields of a job that are not about single tasks: priority, gang, disruption_budget or start_after."""
+        """Change fields of a job that are not about single tasks: for example gang or start_after."""
         row = self.jobs[name]
         if "max_run_s" in facts:
             facts.setdefault("ends_within_s", facts["max_run_s"])
@@ -233,6 +235,7 @@ class World:
                 port_names=row.submitted.port_names,
                 gang=row.submitted.gang,
                 disruption_budget=row.submitted.disruption_budget,
+                max_running=row.submitted.max_running,
                 start_after=row.submitted.start_after,
                 max_run_s=row.submitted.max_run_s,
                 ends_within_s=row.submitted.ends_within_s,

@@ -42,6 +42,8 @@ def wait(
 ) -> None:
     """Wait until all tasks of a job run and are healthy, until its names are visible, or until the job is done.
 
+    If the job runs only so many tasks at once (`max_running`), so many are enough.
+
     `visible`: every resolver answers with the latest changes of the job, and every known secondary name server has the
     same version of the zone.
 
@@ -115,7 +117,8 @@ class _Waiting:
             problem = f"{self.job} has ended ({answer['outcome']}), so it will not be {self.wanted}; submit it again"
             raise CommandFailed("job-ended", problem)
         living = answer["tasks_total"] - answer["tasks_dead"]
-        if not answer["tasks_up"] == living > 0 or answer["update"]:
+        wanted = min(living, answer.get("max_running") or living)  # older portals do not send it
+        if not answer["tasks_up"] >= wanted > 0 or answer["update"]:
             self.whole_at, self.serial, self.behind = None, None, ()
             return False
         if self.whole_at is None:

@@ -78,9 +78,9 @@ class JobSerializer(ReadSerializer):
     processes ended unexpectedly and have not run long enough since; `tasks_unhealthy`: tasks whose health check fails;
     `tasks_failed`: tasks that failed and are not restarted.
 
-    `requested`: how much quota the job uses. It is 0 for a job inside an alloc set. `start_after`: no task starts
-    before this time. `waiting`: whether no task starts because the job waits for other jobs. `deadline_at`: tasks that
-    have not ended by this time are stopped.
+    `requested`: how much quota the job uses. It is 0 for a job inside an alloc set. `max_running`: how many tasks may
+    have a machine at once; 0: no limit. `start_after`: no task starts before this time. `waiting`: whether no task
+    starts because the job waits for other jobs. `deadline_at`: tasks that have not ended by this time are stopped.
     """
 
     cell = serializers.CharField(source="cell.name")
@@ -113,6 +113,7 @@ class JobSerializer(ReadSerializer):
             "alloc_set",
             "gang",
             "disruption_budget",
+            "max_running",
             "labels",
             "priority",
             "band",

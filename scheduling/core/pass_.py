@@ -27,7 +27,7 @@ from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.inside_allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.kernel_input import tables_of
 from scheduling.core.placing.pass_cache import Decision, PassCache
-from scheduling.core.placing.queue import oldest_gangs_first, pending_in_order, pending_of
+from scheduling.core.placing.queue import oldest_gangs_first, pending_in_order, pending_of, within_bounds
 from scheduling.core.placing.reserved_cores import cores_held
 from scheduling.core.vocabulary.kernel_arrays import Floats, Tables
 from scheduling.core.vocabulary.plan import Assignment, Booking, PassStats, Plan
@@ -101,7 +101,7 @@ def _decide(
         into_allocs, left_out, cut = place_in_allocs(
             state,
             policy,
-            pending_in_order(state.tasks, own[inside]),
+            pending_in_order(state.tasks, within_bounds(state.tasks, own[inside])),
             gone=tables.running.gone,
             ports_free=ports_free,
             taken=taken,
@@ -123,10 +123,19 @@ def _decide(
             cut=cut or bool((tables.placed.machine == NOT_TRIED).any()),
         ),
         bookings=bookings,
+        bounded=_bounded(state, assignments),
     )
     # At the time of a booking, the gang starts, or a task has not ended in time and the booking changes.
     until = min([state.tasks.next_start(now), *(max(booking.at, now + 1.0) for booking in bookings)])
     return Decision(state, state.changes, policy, until, sorting, tables, plan)
+
+
+def _bounded(state: CellState, assignments: tuple[Assignment, ...]) -> frozenset[int]:
+    """Return the ids of the jobs with assignments that have a `max_running`."""
+    tasks = state.tasks
+    if not tasks.job_max_running.any():
+        return frozenset()
+    return frozenset(one.job_id for one in assignments if tasks.jobs[one.job_id].max_running)
 
 
 def _best_attempt(

@@ -72,13 +72,19 @@ def with_health(jobs: Iterable[Job]) -> list[Job]:
         state = job_health(
             ended=job.state == JobState.DEAD,
             updating=update is not None,
-            living=job.tasks_total - job.tasks_dead,
+            living=may_be_up(job),
             placed=job.tasks_running,
             up=job.tasks_up,
             troubles=found,
         )
         job.health = HealthOfJob(state, found, update)  # type: ignore[attr-defined]
     return rows
+
+
+def may_be_up(job: Job) -> int:
+    """Return how many tasks of the job may be up at once: its live tasks, but at most its `max_running`."""
+    living = job.tasks_total - job.tasks_dead
+    return min(living, job.max_running or living)
 
 
 def new_with_details(job: Job, job_spec: JobSpecification) -> bool:

@@ -18,6 +18,7 @@ from scheduling.jobs.plan_quota import quota_sentences
 from scheduling.jobs.rollouts import restart_rule
 from scheduling.jobs.rollouts.restart_rule import SpecChange
 from scheduling.jobs.submission import revisions
+from scheduling.jobs.why import bound_sentence
 from scheduling.models import Cell, Job
 from scheduling.spec import job_spec as spec
 from scheduling.spec import name_changes
@@ -132,7 +133,8 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
 
 
 def _notes(new: spec.JobSpecification) -> tuple[str, ...]:
-    return (dependency_sentence(sorted(new.after.items())),) if new.after else ()
+    notes = [dependency_sentence(sorted(new.after.items()))] if new.after else []
+    return (*notes, *([bound_sentence(new.max_running)] if 0 < new.max_running < new.tasks else []))
 
 
 def _published_changes(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:

@@ -97,10 +97,9 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
     """
     if job.state == JobState.DEAD:
         return [f"Job {job.name} has ended: {job.outcome}."]
-    if job.tasks_pending and is_held(job):
-        pending = held_sentences(job)
-    elif job.tasks_pending and not pending:
-        pending = [f"{job.tasks_pending} tasks wait for the next pass of the scheduler."]
+    if job.tasks_pending:
+        pending = pending or [f"{job.tasks_pending} tasks wait for the next pass of the scheduler."]
+        pending = ([] if is_held(job) else pending) + held_sentences(job)
     living = job.tasks_total - job.tasks_dead
     detail = format_troubles(health_of(job).troubles, living=living) + crashes
     detail.append(f"{job.tasks_up} of {living} tasks are up.")
@@ -114,16 +113,33 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
 
 
 def is_held(job: Job) -> bool:
-    """Return whether no task of the job is placed, because the job waits for a time or for other jobs."""
-    return waits_until(job) is not None or waits_for_jobs(job)
+    """Return whether no task of the job is placed now, because the job waits for a time or for other jobs, or because
+    as many tasks as its `max_running` have a machine.
+    """
+    full = 0 < job.max_running <= job.tasks_running
+    return waits_until(job) is not None or waits_for_jobs(job) or full
 
 
 def held_sentences(job: Job, words: Words = ENGLISH) -> list[str]:
-    """Return the sentences about a job that waits for a time or for other jobs; none if it does not wait. `words`:
-    translates the texts. Makes a query only for a job that waits for other jobs.
+    """Return why the job itself holds tasks back: a time, other jobs, or its `max_running`. The list is empty if it
+    holds no task back. `words`: translates the texts. Makes a query only for a job that waits for other jobs.
     """
     result = [waiting_sentence(job, words)] if waits_until(job) is not None else []
-    return result + ([dependency_sentence(open_dependencies(job), words)] if waits_for_jobs(job) else [])
+    if waits_for_jobs(job):
+        result.append(dependency_sentence(open_dependencies(job), words))
+    if not result and 0 < job.max_running < job.tasks_running + job.tasks_pending:
+        result.append(bound_sentence(job.max_running, words))
+    return result
+
+
+def bound_sentence(max_running: int, words: Words = ENGLISH) -> str:
+    """Return the sentence about a job that runs only so many tasks at once."""
+    text = words.ngettext(
+        "At most %(most)d task of the job runs at once (max_running). The others wait until it ends.",
+        "At most %(most)d tasks of the job run at once (max_running). The others wait until one of these ends.",
+        max_running,
+    )
+    return text % {"most": max_running}
 
 
 def waits_until(job: Job) -> dt.datetime | None:
@@ -166,9 +182,8 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
         whys = _whys(job)
         names = _nearest_hosts(whys)
         detail = _why_sentences(whys, job, principal, names)
-        if is_held(job):
-            detail = held_sentences(job)
         detail = detail or [f"{name} waits for the next pass of the scheduler."]
+        detail = ([] if is_held(job) else detail) + held_sentences(job)
     elif task.state == TaskState.RUNNING:
         placement = found.placement if lately and lately[0].kind == "task.placed" else None
         detail = [_running(name, task), *(placement_sentences(placement) if placement is not None else ())]

@@ -50,6 +50,7 @@ def job_submitted_event(job: Job, groups: tuple[Group, ...]) -> events.JobSubmit
         alloc_set=job.alloc_set_id or 0,
         gang=job.gang,
         disruption_budget=job.disruption_budget,
+        max_running=job.max_running,
         start_after=seconds(job.start_after),
         waiting=job.waiting,
         max_run_s=job.max_run_s or 0.0,

@@ -71,7 +71,14 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
             victims = sum(len(a.victims) for a in part)
             braked = not stored_brakes.stops_pass(entry, victims, what="preemption")
             holds, broken = _recheck(
-                cell_id, part, since=plan.revision, own=outcome.revisions, gangs=gangs, unfreed=unfreed, braked=braked
+                cell_id,
+                part,
+                since=plan.revision,
+                own=outcome.revisions,
+                gangs=gangs,
+                unfreed=unfreed,
+                braked=braked,
+                bounded=plan.bounded,
             )
             applied = _apply(entry, holds)
         if braked:
@@ -117,6 +124,7 @@ def _recheck(
     gangs: frozenset[int],
     unfreed: set[int],
     braked: bool = False,
+    bounded: frozenset[int] = frozenset(),
 ) -> tuple[list[Assignment], list[Assignment]]:
     """Return (assignments that are still valid, all other assignments). If one task of a gang is not valid, none of
     its tasks is.
@@ -125,12 +133,14 @@ def _recheck(
     `unfreed`: ids of machines on which tasks stay, because the commit rejected the assignment that would preempt them.
     Other assignments to these machines are rejected too, except into allocs, because there may be too little capacity.
     The function adds further such machines to `unfreed`. `braked`: a brake stops preemption now
-    (`scheduling.policy.brake_rules`), so assignments that preempt tasks are not valid.
+    (`scheduling.policy.brake_rules`), so assignments that preempt tasks are not valid. `bounded`: as in `Plan`.
+    Assignments beyond the `max_running` of these jobs are not valid.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}
     left = inside - alloc_sets.still_there(inside)
-    if not touched and not left and not unfreed and not braked:
+    may_start = _may_start({a.job_id for a in assignments} & bounded)
+    if not touched and not left and not unfreed and not braked and not may_start:
         return list(assignments), []
     limited = _with_budgets(touched.disrupted & {job for a in assignments for job, _ in a.victims})
     broken = {
@@ -141,7 +151,22 @@ def _recheck(
         or (a.alloc and (a.alloc, a.machine_id) in left)
         or any(job in limited for job, _ in a.victims)
     }
+    for position, a in enumerate(assignments):
+        if a.job_id in may_start and position not in broken:
+            may_start[a.job_id] -= 1
+            if may_start[a.job_id] < 0:
+                broken.add(position)
     return split_broken(assignments, broken, gangs=gangs, unfreed=unfreed)
+
+
+def _may_start(jobs: set[int]) -> dict[int, int]:
+    """Return how many further tasks of each of the jobs may be placed, by job id. Jobs without `max_running` are left
+    out.
+    """
+    if not jobs:
+        return {}
+    rows = Job.objects.filter(pk__in=jobs, max_running__gt=0).order_by()
+    return {job: most - running for job, most, running in rows.values_list("id", "max_running", "tasks_running")}
 
 
 def _with_budgets(jobs: set[int]) -> set[int]:

@@ -6,6 +6,18 @@ import datetime as dt
 from dataclasses import dataclass
 
 from scheduling.journal.sql import query
+from scheduling.tasks import held_tasks
+
+_QUEUES = f"""
+    WITH {held_tasks.MOVED}
+    SELECT q.cell_id, min(q.band), q.priority, count(*), sum(q.tasks)::bigint, min(q.since),
+        greatest(0, extract(epoch FROM clock_timestamp() - min(q.since)))::float8
+    FROM (SELECT t.cell_id, j.band, j.priority, min({held_tasks.SINCE}) AS since,
+            CASE WHEN j.max_running > 0 THEN least(count(*), j.max_running - j.tasks_running) ELSE count(*) END AS tasks
+        FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id {held_tasks.JOINED}
+        WHERE t.state = 'pending' AND {held_tasks.MAY_START} AND (%s::bigint IS NULL OR t.cell_id = %s)
+        GROUP BY t.cell_id, j.id) AS q
+    GROUP BY q.cell_id, q.priority ORDER BY q.cell_id, q.priority DESC"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +37,6 @@ class PendingQueue:
 
 def queues(cell_id: int | None = None) -> list[PendingQueue]:
     """Return the pending tasks of one cell, or of all cells, per priority. They are sorted by cell and then by
-    priority, highest first. Tasks whose job waits for its `start_after` or for other jobs are left out. Makes one
-    query.
+    priority, highest first. Tasks that their own job holds back (`held_tasks`) are left out. Makes one query.
     """
-    rows = query(
-        "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*),"
-        " min(w.since), greatest(0, extract(epoch FROM clock_timestamp() - min(w.since)))::float8"
-        " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id,"
-        " LATERAL (SELECT greatest(t.since, j.start_after, j.released_at) AS since) AS w"
-        " WHERE t.state = 'pending' AND (j.start_after IS NULL OR j.start_after <= clock_timestamp())"
-        " AND NOT j.waiting"
-        " AND (%s::bigint IS NULL OR t.cell_id = %s)"
-        " GROUP BY t.cell_id, j.priority ORDER BY t.cell_id, j.priority DESC",
-        [cell_id, cell_id],
-    )
-    return [PendingQueue(*row) for row in rows]
+    return [PendingQueue(*row) for row in query(_QUEUES, [cell_id, cell_id])]

@@ -1,4 +1,4 @@
-"""Jobs may wait for other jobs.
+"""Jobs may wait for other jobs, and limit how many of their tasks run at once.
 
 This migration locks only the table of jobs, so it cannot deadlock with a master, which locks the cell first.
 """
@@ -15,6 +15,11 @@ class Migration(migrations.Migration):
     operations = [
         migrations.AddField(
             model_name="job",
+            name="max_running",
+            field=models.PositiveIntegerField(db_default=0, default=0, verbose_name="limit on placed tasks"),
+        ),
+        migrations.AddField(
+            model_name="job",
             name="waiting",
             field=models.BooleanField(db_default=False, default=False, verbose_name="waits for other jobs"),
         ),
@@ -22,6 +27,14 @@ class Migration(migrations.Migration):
             model_name="job",
             name="released_at",
             field=models.DateTimeField(blank=True, null=True, verbose_name="waited until"),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("ended_at__isnull", True), ("max_running__gt", 0)),
+                fields=["cell"],
+                name="job_bounded",
+            ),
         ),
         migrations.AddIndex(
             model_name="job",

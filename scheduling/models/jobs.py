@@ -28,14 +28,14 @@ class Job(models.Model):
 
     `tasks_up`: the number of tasks in phase `up` that are healthy or have no health check. `requested`: the amounts
     that are charged to quota; zero for a job inside an alloc set, because the set is charged. `gang`,
-    `disruption_budget`: see `scheduling.spec.job_spec.JobSpecification`. `published`: the rules for the job's names,
-    as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client submits the
-    job again with the same key, no second job is created. `start_after`: no task is placed before this time. `waiting`:
-    no task is placed, because the job waits for other jobs (`JobDependency`); it stays true if the job ends before it
-    starts. `released_at`: since when the job no longer waits for others. `deadline_at`: the time at which the master
-    ends all tasks that are still live. `max_run_s`: the longest time limit of a run; None if a task has none.
-    `ends_within_s`: as in `JobSpecification`. `ttl_after_end_s`: for how many
-    seconds after its end PostgreSQL keeps the job, unless the cell keeps ended jobs for a shorter time.
+    `disruption_budget`, `max_running`: see `scheduling.spec.job_spec.JobSpecification`. `published`: the rules for the
+    job's names, as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client
+    submits the job again with the same key, no second job is created. `start_after`: no task is placed before this
+    time. `waiting`: no task is placed, because the job waits for other jobs (`JobDependency`); it stays true if the job
+    ends before it starts. `released_at`: since when the job no longer waits for others. `deadline_at`: the time at
+    which the master ends all tasks that are still live. `max_run_s`: the longest time limit of a run; None if a task
+    has none. `ends_within_s`: as in `JobSpecification`. `ttl_after_end_s`: for how many seconds after its end
+    PostgreSQL keeps the job, unless the cell keeps ended jobs for a shorter time.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -67,6 +67,7 @@ class Job(models.Model):
     spec_version = models.PositiveIntegerField(_("version of the spec"), default=1)
     gang = models.BooleanField(_("gang (place all tasks or none)"), default=False, db_default=False)
     disruption_budget = models.PositiveIntegerField(_("disruption budget"), default=0, db_default=0)
+    max_running = models.PositiveIntegerField(_("limit on placed tasks"), default=0, db_default=0)
     published = models.JSONField(default=dict, db_default={}, blank=True)
     requested = VectorField(_("requested by all tasks"))
     tasks_total = models.PositiveIntegerField(_("tasks"), default=0)
@@ -106,6 +107,7 @@ class Job(models.Model):
                 name="job_by_deadline",
                 condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
             ),
+            models.Index(fields=["cell"], name="job_bounded", condition=Q(max_running__gt=0, ended_at__isnull=True)),
             models.Index(fields=["cell"], name="job_waiting", condition=Q(waiting=True, ended_at__isnull=True)),
             models.Index(
                 fields=["cell", "ended_at"],

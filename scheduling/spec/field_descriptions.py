@@ -61,6 +61,10 @@ FIELD_TEXTS = {
         "Most tasks that preemption and drains may have down at once. 0: no limit for preemption, and "
         "`update.max_down` for drains."
     ),
+    "max_running": (
+        "Most tasks that have a machine at once. The others are pending until one of these ends. 0: no limit. Quota is "
+        "charged for all tasks. A change takes effect without a restart; a lower number stops no task."
+    ),
     "preemption_delay_s": (
         "Tasks that this job preempts must end within so many seconds, 0 to 3600, even if their own `notice_s` is "
         "longer (the delay bound of §2.3). By default, they get the notice of their own job file."

@@ -58,13 +58,14 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     `saves_for_s`: after an alloc ends, the tasks that ran in it run again on the same machine for at most this many
     seconds, until they end with status 0 (§4). `gang`: either all pending tasks are placed together, or none is
     placed. `disruption_budget`: how many tasks may be down at once because of preemption and drains; 0: no limit.
-    `preemption_delay_s`: tasks that this job preempts end within so many seconds (its delay bound, §2.3); None:
-    they get their own notice. `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the
-    tasks may do with the REST API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many
-    seconds after its submission the job must have ended. `start_after`: no task starts before this time, in RFC
-    3339 with time zone UTC; None: at once. `after`: no task starts before the jobs with these names have reached these
-    states (`JobGoal`). `ttl_after_end_s`: for how many seconds after its end the job stays in
-    PostgreSQL. `sizes`: the known sizes of packages in bytes, by digest; the job file does not contain them.
+    `max_running`: how many tasks may have a machine at once; 0: no limit. `preemption_delay_s`: tasks that this job
+    preempts end within so many seconds (its delay bound, §2.3); None: they get their own notice. `alloc_set`: the name
+    of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST API. `names`: how the
+    names of the job are published (§2.6). `deadline_s`: how many seconds after its submission the job must have ended.
+    `start_after`: no task starts before this time, in RFC 3339 with time zone UTC; None: at once. `after`: no task
+    starts before the jobs with these names have reached these states (`JobGoal`). `ttl_after_end_s`: for how many
+    seconds after its end the job stays in PostgreSQL. `sizes`: the known sizes of packages in bytes, by digest; the job
+    file does not contain them.
     """
 
     base: TaskSpec
@@ -278,6 +279,7 @@ _LATER_OF_UPDATES = {
 _LATER: dict[str, object] = {
     "gang": False,
     "disruption_budget": 0,
+    "max_running": 0,
     "preemption_delay_s": None,
     "saves_for_s": 0.0,
     "api": "none",

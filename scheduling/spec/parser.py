@@ -133,6 +133,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         problems.number(f"spread.{name}", value, 0, MAX_TASKS)
     _check_update(file.update, problems)
     problems.number("disruption_budget", file.disruption_budget, 0, MAX_TASKS)
+    _check_max_running(file, problems)
     if file.preemption_delay_s is not None:
         problems.number("preemption_delay_s", file.preemption_delay_s, 0, MAX_DELAY_S)
     if file.gang and file.tasks > MAX_GANG:
@@ -203,6 +204,19 @@ def _read_times(file: JobFile, problems: Problems) -> str | None:
         detail = f"{file.start_after[:64]!r} is not a time; write it like 2026-12-24T02:00:00+01:00"
         problems.add("start_after", detail)
         return None
+
+
+def _check_max_running(file: JobFile, problems: Problems) -> None:
+    problems.number("max_running", file.max_running, 0, MAX_TASKS)
+    if not file.max_running:
+        return
+    if file.update.canary or file.update.rollback:
+        detail = "such an update waits until all its tasks are up; remove this field, or update.canary and rollback"
+        problems.add("max_running", detail)
+    if file.gang:
+        problems.add("max_running", "all tasks of a gang run at once; remove this field, or gang")
+    if file.kind == "AllocSet":
+        problems.add("max_running", "all allocs of a set run at once; set this field in the jobs inside")
 
 
 def _check_after(file: JobFile, problems: Problems) -> None:

@@ -123,6 +123,7 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     reclamation: bool = True
     gang: bool = False
     disruption_budget: int = 0
+    max_running: int = 0
     preemption_delay_s: float | None = None
     saves_for_s: float = 0.0
     deadline_s: float | None = None

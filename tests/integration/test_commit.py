@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
@@ -57,6 +58,29 @@ def test_a_plan_that_still_holds_is_applied_in_chunks(cell, machines, job) -> No
     assert outcome.refused == []
     assert len(outcome.revisions) == 2
     assert running(job) == {0: "m1", 1: "m2", 2: "m1", 3: "m2"}
+
+
+def test_two_schedulers_do_not_exceed_a_bound_together(cell, machines, job) -> None:
+    """Commit two plans that were made from the same state. Each of them alone is within the bound."""
+    Job.objects.filter(pk=job.pk).update(max_running=2)
+    first = replace_plan(plan(cell, *[put(job, i, machines[0]) for i in (0, 1)]), job)
+    second = replace_plan(plan(cell, *[put(job, i, machines[1]) for i in (2, 3)]), job)
+    assert len(commit(cell.id, first, principal=rows.ME).applied) == 2
+    outcome = commit(cell.id, second, principal=rows.ME)
+    assert (outcome.applied, len(outcome.refused)) == ([], 2)
+    assert running(job) == {0: "m1", 1: "m1"}
+    Job.objects.filter(pk=job.pk).update(max_running=3)
+    assert [a.index for a in commit(cell.id, second, principal=rows.ME, chunk=1).applied] == [2]
+
+
+def replace_plan(decided: Plan, bounded: Job) -> Plan:
+    return dataclasses.replace(decided, bounded=frozenset({bounded.id}))
+
+
+def test_a_commit_without_bounded_jobs_makes_no_query_about_bounds(cell, machines, job) -> None:
+    with CaptureQueriesContext(connection) as seen:
+        commit(cell.id, plan(cell, put(job, 0, machines[0])), principal=rows.ME)
+    assert not [one for one in seen if "max_running" in one["sql"]]
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ SUCCEEDED, ENDED, RUNNING = JobGoal.SUCCEEDED, JobGoal.ENDED, JobGoal.RUNNING
 OPEN, REACHED, MISSED = GoalState.OPEN, GoalState.REACHED, GoalState.MISSED
 
 
-def live(*, up: int, total: int = 3, dead: int = 0) -> OtherJob:
-    return OtherJob("load", JobState.RUNNING.value, "", up, total, dead)
+def live(*, up: int, dead: int = 0, max_running: int = 0) -> OtherJob:
+    return OtherJob("load", JobState.RUNNING.value, "", up, 3, dead, max_running)
 
 
 def dead(outcome: str) -> OtherJob:
@@ -27,6 +27,9 @@ def dead(outcome: str) -> OtherJob:
         (live(up=3), (OPEN, OPEN, REACHED)),
         (live(up=1, dead=2), (OPEN, OPEN, REACHED)),
         (live(up=0, dead=3), (OPEN, OPEN, OPEN)),
+        (live(up=1, max_running=2), (OPEN, OPEN, OPEN)),
+        (live(up=2, max_running=2), (OPEN, OPEN, REACHED)),
+        (live(up=1, dead=2, max_running=2), (OPEN, OPEN, REACHED)),
         (dead("finished"), (REACHED, REACHED, REACHED)),
         (dead("failed"), (MISSED, REACHED, MISSED)),
         (dead("killed"), (MISSED, REACHED, MISSED)),

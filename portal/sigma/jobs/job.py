@@ -31,7 +31,7 @@ from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
-from scheduling.jobs.why import crash_sentences, held_sentences, waits_until
+from scheduling.jobs.why import crash_sentences, held_sentences, is_held, waits_until
 from scheduling.models import Job, JobSpec, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
@@ -87,7 +87,8 @@ def status_context(row: Job) -> dict[str, Any]:
         "progress": reads.update_progress(row),
         "whys": explain(row, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
-        "waiting": " ".join(held_sentences(row, WORDS)),
+        "waiting": " ".join(held_sentences(row, WORDS)) if is_held(row) else "",
+        "beyond": held_sentences(row, WORDS),
         "starts_later": waits_until(row) is not None,
         "dependencies": dependencies_of(row) if row.waiting or row.released_at else [],
         "events": events_of(row),

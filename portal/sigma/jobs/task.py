@@ -20,7 +20,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
-from scheduling.jobs.why import held_sentences
+from scheduling.jobs.why import held_sentences, is_held
 from scheduling.models import Departure, Job, JobSpec, PendingVerdict, Task
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
 from scheduling.spec import parser
@@ -58,7 +58,8 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "preempted": found.preempted,
         "whys": explain(job, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
-        "waiting": " ".join(held_sentences(job, WORDS)),
+        "waiting": " ".join(held_sentences(job, WORDS)) if is_held(job) else "",
+        "beyond": held_sentences(job, WORDS),
         "ports": ports,
         "names": names_of_task(job, row, ports),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]

@@ -89,8 +89,9 @@ def _join_jobs(state: CellState, job_ids: Ints, slots: Ints32) -> None:
         job.tasks = np.full(int(index[-1]) + 1, -1, dtype=np.int32)
         job.tasks[index] = own
         tasks.job[own] = job.slot
-    waiting = tasks.job[slots][tasks.state[slots] == PENDING]
-    tasks.job_pending += np.bincount(waiting, minlength=len(tasks.job_pending)).astype(np.int32)
+    for state_code, numbers in ((PENDING, tasks.job_pending), (RUNNING, tasks.job_running)):
+        own = tasks.job[slots][tasks.state[slots] == state_code]
+        numbers += np.bincount(own, minlength=len(numbers)).astype(np.int32)
     tasks.job[tasks.state == FREE] = -1
 
 

@@ -66,6 +66,7 @@ def content(
             "port_names": job.port_names,
             "gang": job.gang,
             "disruption_budget": job.disruption_budget,
+            "max_running": job.max_running,
             "start_after": job.start_after,
             "waiting": job.waiting,
             "max_run_s": job.max_run_s,

@@ -288,6 +288,7 @@ class CellState(MachineSums):
             job,
             gang=event.gang,
             disruption_budget=event.disruption_budget,
+            max_running=event.max_running,
             start_after=event.start_after,
             max_run_s=event.max_run_s,
             ends_within_s=event.ends_within_s,
@@ -324,7 +325,7 @@ class CellState(MachineSums):
         tasks.incarnation[task] = event.incarnation
         tasks.since[task], tasks.up[task] = time, False
         tasks.waits(job.slot, -1)
-        tasks.running += 1
+        tasks.runs(job.slot, 1)
         if event.ports:
             tasks.ports[task] = event.ports
         if event.alloc:
@@ -362,6 +363,7 @@ class CellState(MachineSums):
         tasks.pending -= len(many)
         tasks.running += len(many)
         np.subtract.at(tasks.job_pending, tasks.job[slots], 1)
+        np.add.at(tasks.job_running, tasks.job[slots], 1)
         self._hold_ports(many, slots, where)
         for place, event in enumerate(many):
             if event.devices:
@@ -422,6 +424,7 @@ class CellState(MachineSums):
         tasks.machine[leaving] = -1
         tasks.devices[leaving] = 0
         tasks.running -= len(leaving)
+        np.subtract.at(tasks.job_running, tasks.job[leaving], 1)
         for place in again.tolist():
             self._task_ended(many[place], 0.0)  # which tells what is wrong with it
 
@@ -432,7 +435,7 @@ class CellState(MachineSums):
         tasks = self.tasks
         machine = tasks.machine.item(task)
         ports = tasks.ports.pop(task, ())
-        tasks.running -= 1
+        tasks.runs(job.slot, -1)
         tasks.machine[task] = -1
         if machine >= 0:
             self._move(job, task, machine, -1)

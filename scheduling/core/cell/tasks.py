@@ -39,6 +39,7 @@ class LiveJob:
         "kind",
         "latency_sensitive",
         "max_run_s",
+        "max_running",
         "name",
         "port_names",
         "priority",
@@ -60,6 +61,7 @@ class LiveJob:
         self.departures = 0  # incarnations that have not been reported gone
         self.gang = False
         self.disruption_budget = 0
+        self.max_running = 0  # 0: no limit
         self.start_after = 0.0
         self.waiting = False  # for other jobs
         self.max_run_s = 0.0  # 0: no time limit
@@ -151,6 +153,8 @@ class TaskTable:
         self.job_ends_within_s: Floats = np.zeros(jobs, dtype=np.float64)  # after its start, each run; 0: not known
         self.job_there: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_pending: Ints32 = np.zeros(jobs, dtype=np.int32)
+        self.job_running: Ints32 = np.zeros(jobs, dtype=np.int32)
+        self.job_max_running: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no limit
         self.job_alloc_set: Ints = np.zeros(jobs, dtype=np.int64)  # id of the alloc set its tasks live in, 0 none
         self.pending = 0
         self.running = 0
@@ -170,6 +174,8 @@ class TaskTable:
                 "job_start_after",
                 "job_ends_within_s",
                 "job_pending",
+                "job_running",
+                "job_max_running",
                 "job_alloc_set",
                 "job_sensitive",
                 "job_there",
@@ -183,7 +189,8 @@ class TaskTable:
         self.job_gang[job.slot], self.job_budget[job.slot] = job.gang, job.disruption_budget
         self.job_ends_within_s[job.slot] = job.ends_within_s
         self.set_waiting(job, waiting=job.waiting)
-        self.job_pending[job.slot] = 0
+        self.job_max_running[job.slot] = job.max_running
+        self.job_pending[job.slot] = self.job_running[job.slot] = 0
         self.job_there[job.slot] = True
         self.jobs[job.id] = job
 
@@ -239,6 +246,20 @@ class TaskTable:
         self.pending += by
         self.job_pending[job] += by
 
+    def runs(self, job: int, by: int) -> None:
+        """Add `by` to the number of running tasks of a job. `job`: the slot of the job."""
+        self.running += by
+        self.job_running[job] += by
+
+    def down(self, job: Ints32 | Ints) -> Ints32:
+        """Return how many tasks of each job in `job` (slots) are pending, without those that the job's `max_running`
+        holds back.
+        """
+        pending, most = self.job_pending[job], self.job_max_running[job]
+        free: Ints32 = np.maximum(most - self.job_running[job], 0)
+        result: Ints32 = np.where(most > 0, np.minimum(pending, free), pending)
+        return result
+
     def next_start(self, now: float) -> float:
         """Return the next time after `now` at which tasks that wait for their `start_after` may be placed. The result
         is infinite if no task waits for a time.
@@ -252,11 +273,13 @@ class TaskTable:
         *,
         gang: bool,
         disruption_budget: int,
+        max_running: int,
         start_after: float,
         max_run_s: float,
         ends_within_s: float,
     ) -> None:
         job.gang, job.disruption_budget, job.start_after = gang, disruption_budget, start_after
+        job.max_running = self.job_max_running[job.slot] = max_running
         job.max_run_s, job.ends_within_s = max_run_s, ends_within_s
         self.job_gang[job.slot], self.job_budget[job.slot] = gang, disruption_budget
         self.job_ends_within_s[job.slot] = ends_within_s

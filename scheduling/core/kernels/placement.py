@@ -461,6 +461,8 @@ def place(t: Tables, begin: int) -> int:
     """Decide the placements of the tasks in the queue, from position `begin` on. Write the chosen machines and the
     tasks to preempt into `t.placed`, and update the used capacity in `t.machines`. Return -1 at the end of the queue.
 
+    A job with no `t.queue.left` has as many running tasks as it may have, so its further tasks are not tried.
+
     If a gang with `t.queue.books` does not fit, return the position after its last task, at which to continue after
     capacity was booked for the gang.
     """
@@ -483,9 +485,13 @@ def place(t: Tables, begin: int) -> int:
         if failed:
             placed.machine[i] = NONE_FITS
             continue
+        if queue.left[queue.job[i]] <= 0:
+            placed.machine[i] = NOT_TRIED
+            continue
         m = _find(t, i)
         if m >= 0:
             preempted = _take(t, i, m, preempted)
+            queue.left[queue.job[i]] -= 1
             done += 1
         elif gang >= 0:
             done -= _give_back(t, gang, i + 1)

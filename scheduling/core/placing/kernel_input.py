@@ -17,7 +17,7 @@ from scheduling.core.placing.device_demand import typical_tasks
 from scheduling.core.placing.equivalence_classes import GroupedQueue, Level
 from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.placing.pass_cache import PassCache
-from scheduling.core.placing.queue import first_gangs
+from scheduling.core.placing.queue import first_gangs, may_start
 from scheduling.core.placing.reserved_cores import Held
 from scheduling.core.placing.search_start import walks
 from scheduling.core.vocabulary.kernel_arrays import (
@@ -120,7 +120,7 @@ def _running(state: CellState) -> Running:
     tasks = state.tasks
     budget: Ints32 = np.full(len(tasks.job_budget), NO_BUDGET, dtype=np.int32)
     own = np.flatnonzero(tasks.job_budget > 0)
-    budget[own] = tasks.job_budget[own] - tasks.job_pending[own]
+    budget[own] = tasks.job_budget[own] - tasks.down(own)
     return Running(
         id=tasks.id,
         next=tasks.next,
@@ -151,7 +151,7 @@ def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
     inside = inside[tasks.job_budget[tasks.job[inside]] > 0]
     pairs, number = np.unique(tasks.alloc[inside].astype(np.int64) << 32 | tasks.job[inside], return_counts=True)
     job = pairs & 0xFFFFFFFF
-    result[(pairs >> 32)[number > tasks.job_budget[job] - tasks.job_pending[job]]] = True
+    result[(pairs >> 32)[number > tasks.job_budget[job] - tasks.down(job)]] = True
     return result
 
 
@@ -172,7 +172,12 @@ def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueA
         own = ganged[starts]
         gang_end[starts[own]] = ends[own]
     return QueueArrays(
-        sorting.of_task.astype(np.int64), sorting.job.astype(np.int64), last, gang_end, first_gangs(tasks, slots)
+        sorting.of_task.astype(np.int64),
+        sorting.job.astype(np.int64),
+        last,
+        gang_end,
+        first_gangs(tasks, slots),
+        may_start(tasks)[[job.slot for job in sorting.jobs]],
     )
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.tasks import PENDING, LiveJob, TaskTable
 from scheduling.core.vocabulary.policy import Workload
+from scheduling.core.vocabulary.requirement import MAX_TASKS
 
 Slots = NDArray[np.int64]
 # So many gangs of each priority are tried before the other tasks of the priority, the oldest first.
@@ -24,7 +25,8 @@ def workload_of(job: LiveJob) -> Workload:
 
 def pending_of(tasks: TaskTable, workload: Workload = "", *, now: float = math.inf) -> Slots:
     """Return the slots of the pending tasks of a workload, unsorted. An empty `workload` means all workloads. Tasks
-    whose job starts after the time `now` or waits for other jobs are left out.
+    whose job starts after the time `now` or waits for other jobs are left out, and so are tasks beyond the
+    `max_running` of their job.
     """
     slots = np.flatnonzero(tasks.state == PENDING)
     later = tasks.job_start_after > now
@@ -33,7 +35,35 @@ def pending_of(tasks: TaskTable, workload: Workload = "", *, now: float = math.i
     if workload:
         own = np.array([job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_)
         slots = slots[own[tasks.job[slots]]]
-    return slots
+    return within_bounds(tasks, slots, by_kind=True)
+
+
+def may_start(tasks: TaskTable) -> Slots:
+    """Return an array [J]: how many further tasks of each job may be placed now. It is `MAX_TASKS` for a job without
+    `max_running`.
+    """
+    left = np.maximum(tasks.job_max_running - tasks.job_running, 0)
+    result: Slots = np.where(tasks.job_max_running > 0, left, MAX_TASKS).astype(np.int64)
+    return result
+
+
+def within_bounds(tasks: TaskTable, slots: Slots, *, by_kind: bool = False) -> Slots:
+    """Leave out pending tasks beyond the `max_running` of their job. Those with the lowest indexes stay. `by_kind`: so
+    many tasks of each kind of equal tasks stay, because one kind may fit nowhere. Then the pass must stop when so many
+    tasks of the job are placed, of whatever kind.
+    """
+    if not tasks.job_max_running.any():
+        return slots
+    job = tasks.job[slots]
+    bounded = tasks.job_max_running[job] > 0
+    own = slots[bounded]
+    if len(own) == 0:
+        return slots
+    job = tasks.job[own]
+    rank = _rank_within(tasks.id[own], (job, tasks.shape[own]) if by_kind else (job,))
+    keep = ~bounded
+    keep[bounded] = rank < may_start(tasks)[job]
+    return slots[keep]
 
 
 def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:

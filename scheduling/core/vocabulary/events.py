@@ -191,6 +191,7 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     alloc_set: int = 0  # the job id of the alloc set its tasks live in (§2.4)
     gang: bool = False  # its pending tasks are placed together or not at all
     disruption_budget: int = 0  # most tasks that preemption and drains may have down at once; 0: no limit
+    max_running: int = 0  # most tasks that have a machine at once; 0: no limit
     start_after: float = 0.0  # no task is placed before this time, in seconds since the epoch
     waiting: bool = False  # no task is placed until the event `job.released`
     max_run_s: float = 0.0  # the longest time limit of a run; 0: a task has none
@@ -223,6 +224,7 @@ class JobChanged(_Event, frozen=True, tag="job.changed"):
     port_names: tuple[str, ...] = ()
     gang: bool = False
     disruption_budget: int = 0
+    max_running: int = 0
     start_after: float = 0.0
     max_run_s: float = 0.0
     ends_within_s: float = 0.0

@@ -124,7 +124,7 @@ class QueueArrays(NamedTuple):
     """The pending tasks in the order in which the pass tries them, one element per task. `group`, `job`: the task's
     group and job. `last`: the position of the machine on which it ran before, or -1. `gang_end`: for the first task of
     a gang, the position after its last task; 0 for all other tasks. `books`: whether the task is the first one of a
-    gang that books capacity if it does not fit.
+    gang that books capacity if it does not fit. `left`: by job, how many further tasks may be placed.
     """
 
     group: Ints
@@ -132,6 +132,7 @@ class QueueArrays(NamedTuple):
     last: Ints  # position of the machine where the task was before, -1: none
     gang_end: Ints  # for the first of a gang, the place after its last; 0 for all others
     books: Bools
+    left: Ints  # [jobs of the pass]
 
 
 class Bookings(NamedTuple):

@@ -139,7 +139,7 @@ def _jobs(cell_id: int) -> pyarrow.Table:
     rows = query(
         "SELECT j.id, replace(j.uid::text, '-', ''), j.tenant_id, n.name, j.name, j.kind, j.priority,"
         " j.latency_sensitive, j.spec_version, j.labels::text, j.port_names, coalesce(j.alloc_set_id, 0), j.gang,"
-        " j.disruption_budget, coalesce(extract(epoch FROM j.start_after), 0)::float8, j.waiting,"
+        " j.disruption_budget, j.max_running, coalesce(extract(epoch FROM j.start_after), 0)::float8, j.waiting,"
         " coalesce(j.max_run_s, 0),"
         " coalesce(j.ends_within_s, 0),"
         " j.published::text,"

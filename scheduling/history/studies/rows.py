@@ -124,6 +124,7 @@ def _jobs(
             spec_version=row["spec_version"],
             gang=row["gang"],
             disruption_budget=row["disruption_budget"],
+            max_running=row.get("max_running") or 0,
             max_run_s=row.get("max_run_s") or None,
             ends_within_s=row.get("ends_within_s") or None,
             start_after=_time(row["start_after"]) if row.get("start_after") else None,

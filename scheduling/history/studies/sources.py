@@ -132,7 +132,7 @@ def original_in(source: BinaryIO) -> Original:
 
 
 # Columns of jobs that came later than the format, with the value in older files.
-_LATER = {"start_after": 0.0, "waiting": False, "max_run_s": 0.0, "ends_within_s": 0.0}
+_LATER = {"max_running": 0, "start_after": 0.0, "waiting": False, "max_run_s": 0.0, "ends_within_s": 0.0}
 
 
 def _checked(section: str, tables: Tables) -> pyarrow.Table:

@@ -162,6 +162,7 @@ class _Making:
             alloc_set=self._names.get(job["alloc_set"], ""),
             gang=job["gang"],
             disruption_budget=job["disruption_budget"],
+            max_running=job.get("max_running") or 0,
             extra=self._extra,
         )
         packages = {

@@ -25,7 +25,7 @@ MISSING, MISSED = "no-such-dependency", "dependency-missed"
 # Of jobs with the same name the live one, else the last one.
 _NAMED = """
     SELECT DISTINCT ON (j.tenant_id, j.name) j.tenant_id, j.id, j.uid, j.name, j.state, j.outcome, j.tasks_up,
-        j.tasks_total, j.tasks_dead
+        j.tasks_total, j.tasks_dead, j.max_running
     FROM scheduling_job AS j JOIN unnest(%s::bigint[], %s::text[]) AS w(tenant_id, name)
         ON j.tenant_id = w.tenant_id AND j.name = w.name
     WHERE j.cell_id = %s ORDER BY j.tenant_id, j.name, (j.state = 'dead'), j.id DESC"""

@@ -20,8 +20,8 @@ class GoalState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OtherJob:
-    """What the rule needs of the job that another job waits for. `state`, `outcome`, `up`, `total`, `dead`: as in
-    `scheduling.models.Job`.
+    """What the rule needs of the job that another job waits for. `state`, `outcome`, `up`, `total`, `dead`,
+    `max_running`: as in `scheduling.models.Job`.
     """
 
     name: str
@@ -30,6 +30,7 @@ class OtherJob:
     up: int
     total: int
     dead: int
+    max_running: int = 0
 
 
 def goal_state(goal: JobGoal, other: OtherJob | None) -> GoalState:
@@ -40,7 +41,8 @@ def goal_state(goal: JobGoal, other: OtherJob | None) -> GoalState:
     """
     if other is not None and other.state != JobState.DEAD:
         living = other.total - other.dead
-        return GoalState.REACHED if goal is JobGoal.RUNNING and other.up == living > 0 else GoalState.OPEN
+        wanted = min(living, other.max_running or living)
+        return GoalState.REACHED if goal is JobGoal.RUNNING and other.up >= wanted > 0 else GoalState.OPEN
     if goal is JobGoal.ENDED or (other is not None and other.outcome == FINISHED):
         return GoalState.REACHED
     return GoalState.MISSED

@@ -29,7 +29,8 @@ _AT_ONCE = 5_000
 # Open dependencies of waiting jobs, except those whose other job has neither ended nor a task that is up. The last
 # condition saves time, and `goal_state` is the rule.
 _OPEN = """
-    SELECT d.id, d.job_id, d.goal, d.name, o.state, o.outcome, o.tasks_up, o.tasks_total, o.tasks_dead
+    SELECT d.id, d.job_id, d.goal, d.name, o.state, o.outcome, o.tasks_up, o.tasks_total, o.tasks_dead,
+        o.max_running
     FROM scheduling_job AS j JOIN scheduling_jobdependency AS d ON d.job_id = j.id
     LEFT JOIN scheduling_job AS o ON o.id = d.on_id
     WHERE j.cell_id = %s AND j.waiting AND j.ended_at IS NULL AND d.reached_at IS NULL

@@ -19,16 +19,19 @@ from scheduling.jobs.health import MOVED_S, HealthOfJob, with_health
 from scheduling.jobs.notices.condition_rules import PENDING_PROD_S, ConditionKey, PresentConditions, longest_pending_s
 from scheduling.journal.sql import query
 from scheduling.models import CrashedPair, Job, Task
+from scheduling.tasks import held_tasks
 
 # Number of jobs whose health is read at once.
 _AT_ONCE = 1000
 _LIVE = "j.state <> 'dead' AND c.study_of IS NULL"
 _PENDING = f"""
-SELECT t.job_id, j.priority, min(greatest(t.since, j.start_after, j.released_at)) AS since
+WITH {held_tasks.MOVED}
+SELECT t.job_id, j.priority, min({held_tasks.SINCE}) AS since
 FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id JOIN scheduling_cell AS c ON c.id = j.cell_id
-WHERE {_LIVE} AND t.state = 'pending' AND NOT j.waiting
+    {held_tasks.JOINED}
+WHERE {_LIVE} AND t.state = 'pending' AND {held_tasks.MAY_START}
 GROUP BY t.job_id, j.priority
-HAVING min(greatest(t.since, j.start_after, j.released_at)) <= %(before)s"""
+HAVING min({held_tasks.SINCE}) <= %(before)s"""
 # A deadline is near in the last tenth of its time and in the last ten minutes, but never in the first half.
 _NEAR_DEADLINE = f"""
 SELECT j.id, j.deadline_at - d.near AS since

@@ -20,6 +20,7 @@ _IMMEDIATE = (
     "reclamation",
     "gang",
     "disruption_budget",
+    "max_running",
     "preemption_delay_s",
     "saves_for_s",
     "api",

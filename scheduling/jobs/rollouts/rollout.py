@@ -242,7 +242,12 @@ def _changing(update: Update, target: job_spec.JobSpecification) -> QuerySet[Tas
 
 
 def _down(update: Update, target: job_spec.JobSpecification) -> int:
-    return _changing(update, target).filter(up=False).exclude(state=DEAD).count()
+    """Return how many tasks are down, without those that are pending because of the job's `max_running`."""
+    living = _changing(update, target).exclude(state=DEAD)
+    down = living.filter(up=False).count()
+    if target.max_running and down:
+        down = max(0, down - max(0, living.count() - target.max_running))
+    return down
 
 
 def unready_canaries(update: Update) -> bool:
