@@ -33,8 +33,9 @@ KINDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """Advice about the limits of some equal tasks of a job. `tasks`: the number of these tasks. `shapes`: how many of
-    them fit on the machines of the cell, and other limits that use the machines better.
+    """Advice about the limits of some equal tasks of a job. `tasks`: the number of these tasks, or fewer if the job
+    runs only so many at once. `shapes`: how many of them fit on the machines of the cell, and other limits that use the
+    machines better.
     """
 
     tasks: int
@@ -64,7 +65,7 @@ def guidance(cell: Cell, job_spec: JobSpecification, bands: Sequence[Band] | Non
         number = np.bincount(kinds.of[able], minlength=len(kinds.capacity)).astype(np.int64)
         limit = padded(wanted.limit, view.capacity.shape[1])
         shapes = conforming(limit, kinds.capacity, number, now=int(np.count_nonzero(fits)), room=int(fits.sum()))
-        found.append(Guidance(group.size, shapes))
+        found.append(Guidance(min(group.size, job_spec.max_running or group.size), shapes))
     return found
 
 
