@@ -25,6 +25,7 @@ from scheduling.api import (
     statistics,
     studies,
     tasks,
+    templates,
     usage,
 )
 
@@ -54,6 +55,10 @@ _cron_job = [
     path("resume/", cron_jobs.CronResumeView.as_view(), name="cron-job-resume"),
     path("run/", cron_jobs.CronRunView.as_view(), name="cron-job-run"),
     path("runs/", cron_jobs.CronRunsView.as_view(), name="cron-job-runs"),
+]
+_template = [
+    path("", templates.TemplateView.as_view(), name="template"),
+    path("dispatch/", templates.DispatchView.as_view(), name="template-dispatch"),
 ]
 _cell = [
     path("", cells.CellDetailView.as_view(), name="cell"),
@@ -99,6 +104,8 @@ _cell = [
     path("jobs/<str:tenant>/<str:job>/", include(_job)),
     path("cron-jobs/", cron_jobs.CronJobsView.as_view(), name="cron-jobs"),
     path("cron-jobs/<str:tenant>/<str:name>/", include(_cron_job)),
+    path("templates/", templates.TemplatesView.as_view(), name="templates"),
+    path("templates/<str:tenant>/<str:name>/", include(_template)),
 ]
 urlpatterns = [
     path("cells/", cells.CellsView.as_view(), name="cells"),

@@ -37,6 +37,7 @@ from portal.cli import (
     sites,
     sql,
     tasks,
+    templates,
     tenants,
     tokens,
     waiting,
@@ -87,6 +88,7 @@ for group, name in (
     (checkpoints.checkpoint, "checkpoint"),
     (faux.faux, "faux"),
     (cron.cron, "cron"),
+    (templates.template, "template"),
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 

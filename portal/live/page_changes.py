@@ -207,6 +207,8 @@ _NOT_OF_MACHINES = frozenset(
         "cron.set",
         "cron.deleted",
         "cron.skipped",
+        "template.set",
+        "template.deleted",
         "update.started",
         "update.paused",
         "update.promoted",

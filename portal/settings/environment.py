@@ -203,6 +203,9 @@ SETTINGS: dict[str, Setting] = {
         "1000", "Largest number of cron jobs of one tenant in a cell.", checks.number(0, 10**6)
     ),
     "BORG_MAX_CRON_JOBS_PER_CELL": Setting("20000", "Largest number of cron jobs in a cell.", checks.number(0, 10**6)),
+    "BORG_MAX_TEMPLATES_PER_TENANT": Setting(
+        "1000", "Largest number of templates of one tenant in a cell.", checks.number(0, 10**6)
+    ),
     "BORG_CRON_MIN_PERIOD_S": Setting(
         "60", "Shortest time between two runs of a cron job, in seconds.", checks.number(60, 86_400)
     ),

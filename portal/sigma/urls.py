@@ -6,7 +6,7 @@ from django.urls import path
 
 from portal.sigma import cells, home, names, notices, sign_in, tokens
 from portal.sigma.history import event, past_cell
-from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, update
+from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
 from portal.sigma.shop import pages as shop
 from portal.sigma.shop import quote
@@ -17,6 +17,7 @@ app_name = "sigma"
 _TENANT = "tenants/<str:tenant>/"
 _JOB = "jobs/<str:cell>/<str:tenant>/<str:name>/"
 _CRON = "cron/<str:cell>/<str:tenant>/<str:name>/"
+_TEMPLATE = "templates/<str:cell>/<str:tenant>/<str:name>/"
 
 urlpatterns = [
     path("", home.home, name="home"),
@@ -44,6 +45,9 @@ urlpatterns = [
     path(_CRON + "suspend/", cron.suspend, name="cron-suspend"),
     path(_CRON + "resume/", cron.resume, name="cron-resume"),
     path(_CRON + "delete/", cron.delete, name="cron-delete"),
+    path("templates/", templates.template_list, name="templates"),
+    path(_TEMPLATE, templates.template, name="template"),
+    path(_TEMPLATE + "delete/", templates.delete, name="template-delete"),
     path("names/", names.name_list, name="names"),
     path("services/<str:cell>/<str:tenant>/<str:service>/", names.service, name="service"),
     path("submit/", submit.submit, name="submit"),

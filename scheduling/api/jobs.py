@@ -120,7 +120,7 @@ class JobsView(JobFileView):
         """Submit a job. If a live job already has this name, the answer is `unchanged` if the specs are equal, and a
         conflict if they differ.
         """
-        found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
+        found, rehearsed, key = self.cell(cell), dry_run(request), idempotency_key(request)
         job_spec = spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
         done = job_submit(
             principal=self.principal,
@@ -187,7 +187,7 @@ class JobView(JobFileView):
         """Apply a job file: submit the job if it does not exist, update it if its spec differs, and otherwise change
         nothing. Idempotent.
         """
-        found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
+        found, rehearsed, key = self.cell(cell), dry_run(request), idempotency_key(request)
         job_spec = _spec_of(self, found, tenant, job)
         live = live_job(found, job_spec)
         plan = plans.plan_between(live, job_spec)
@@ -324,7 +324,7 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpeci
     return spec_for(principal=view.principal, cell=cell, file=file, tenant=tenant, name=job)
 
 
-def _key(request: Request) -> str:
+def idempotency_key(request: Request) -> str:
     """Return the idempotency key of the request, or "" if it has none. Raises `Rejected` if the key is too long or not
     printable ASCII.
     """

@@ -28,6 +28,7 @@ from scheduling.access.selectors import only_archived
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState, MachineStatus
 from scheduling.cron.cron_jobs import cron_jobs_remove
+from scheduling.job_templates.templates import templates_remove
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.machines import last_contact
@@ -144,6 +145,7 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
             JoinToken.objects.filter(cell=cell).delete()
             left = CronJob.objects.select_related("tenant").filter(cell=cell).defer("template")
             cron_jobs_remove(entry, list(left), _REASON)
+            templates_remove(entry, cell, _REASON)
             entry.append(events.CellDeleted(cell=name))
             suffix = f".deleted-{cell.id}"  # no other cell can have such a name: a name of a new cell has no dot
             Cell.objects.filter(pk=cell.id).update(

@@ -15,6 +15,8 @@ from scheduling.models.jobs import (
     JobDependency,
     JobNoticeReader,
     JobSpec,
+    JobTemplate,
+    JobTemplateVersion,
     PendingVerdict,
     Update,
 )

@@ -295,6 +295,55 @@ class JobNoticeReader(models.Model):
         return f"{self.cell} at revision {self.revision}"
 
 
+class JobTemplate(models.Model):
+    """A template: a job with parameters, which a dispatch submits with arguments (`scheduling.job_templates`).
+
+    `content`: description, parameters and job, as `TemplateSpecification.stored`. `digest`: of the content. `version`:
+    increases with each change. `dispatches`: how many jobs were submitted with a number as suffix. Only transactions
+    that lock the cell's row change a template, except that an erasure changes `changed_by`.
+    """
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="job_templates")
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="job_templates", db_index=False)  # the constraint
+    name = DnsLabelField(_("name"))
+    content = models.JSONField(_("content"))
+    digest = models.CharField(max_length=64)
+    version = models.PositiveIntegerField(_("version"), default=1)
+    dispatches = models.PositiveIntegerField(_("dispatches"), default=0)
+    changed_by = models.CharField(_("changed by"), max_length=200)
+    created_at = models.DateTimeField(_("created"))
+    changed_at = models.DateTimeField(_("changed"))
+
+    class Meta:
+        ordering = ["cell", "tenant", "name"]
+        constraints = [models.UniqueConstraint(fields=["tenant", "cell", "name"], name="one_template_per_name")]
+        verbose_name = _("template")
+        verbose_name_plural = _("templates")
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+class JobTemplateVersion(models.Model):
+    """A version of a template. `content`: as in `JobTemplate`. Only the newest versions are kept."""
+
+    template = models.ForeignKey(JobTemplate, models.CASCADE, related_name="versions", db_index=False)
+    version = models.PositiveIntegerField(_("version"))
+    content = models.JSONField(_("content"))
+    actor = models.CharField(_("by"), max_length=200)
+    created_at = models.DateTimeField(_("created"))
+
+    class Meta:
+        ordering = ["-version"]
+        constraints = [models.UniqueConstraint(fields=["template", "version"], name="one_template_per_version")]
+        verbose_name = _("version of a template")
+        verbose_name_plural = _("versions of templates")
+
+    def __str__(self) -> str:
+        return f"{self.template} v{self.version}"
+
+
 class CronJob(models.Model):
     """A job that is submitted again and again, at the times of a cron line (`scheduling.cron`).
 

@@ -32,6 +32,7 @@ from quota.tenancy.service_accounts import service_account_create
 from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Role, Scope, system
 from scheduling.cells.sites import cluster_create, site_create
+from scheduling.job_templates import templates
 from scheduling.jobs import submit_and_kill
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
@@ -71,6 +72,7 @@ class Door:
 
 ALL = (*MEMBERS, "sre", "stranger")
 JOB = "api/v1/cells/{cell}/jobs/{tenant}/{job}/"
+TEMPLATE = "api/v1/cells/{cell}/templates/{tenant}/{name}/"
 CRON = "api/v1/cells/{cell}/cron-jobs/{tenant}/{name}/"
 PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
 DIGEST = "sha256:" + "0" * 64
@@ -81,6 +83,7 @@ TOMORROW = (clock.now().replace(microsecond=0) + dt.timedelta(days=1)).isoformat
 CHANNEL = "api/v1/notices/channels/{channel}/"
 OF_SERVICE = {"priority": 0, "labels": {"service": "front"}}
 FILE = {"task": {"command": ["serve"]}, "tasks": 2}
+TEMPLATE_FILE = {"kind": "Template", "name": "tool", "job": FILE}
 CRON_FILE = {"kind": "CronJob", "name": "tool", "schedule": "@daily", "job": FILE}
 BUDGET = "api/v1/quota/budgets/{tenant}/"
 PAYS = ("buyer", "owner", "reader", "bound", "sre")
@@ -354,6 +357,12 @@ DOORS = (
     Door("post", CRON + "resume/", (*WRITERS, "sre"), **SEES),
     Door("post", CRON + "run/", (*WRITERS, "sre"), body={}, **SEES),
     Door("get", CRON + "runs/", (*MEMBERS, "sre"), **SEES),
+    # templates
+    Door("get", "api/v1/cells/{cell}/templates/", ALL),
+    Door("get", TEMPLATE, (*MEMBERS, "sre"), **SEES),
+    Door("put", TEMPLATE, (*WRITERS, "sre"), body=TEMPLATE_FILE, **SEES),
+    Door("delete", TEMPLATE, (*WRITERS, "sre"), 204, **SEES),
+    Door("post", TEMPLATE + "dispatch/", (*WRITERS, "sre"), 201, body={"suffix": "x"}, **SEES),
     # names
     Door("get", "bns/{cell}/", ALL),
     Door("get", "bns/{cell}/{tenant}/{job}/", (*MEMBERS, "sre"), **SEES),
@@ -457,6 +466,10 @@ def _world() -> World:
         rows.a_package(cell, tenant, name="tool", digest=DIGEST, tag="v1")
         for name in ("tool", "web"):  # the names in paths of REST and of pages
             cron_rows.apply(boss, cell, name, tenant=tenant.name)
+            spec = templates.template_spec_for(
+                principal=boss, cell=cell, file=TEMPLATE_FILE | {"name": name}, tenant=tenant.name
+            )
+            templates.template_apply(principal=boss, cell=cell, spec=spec)
         larger = people.read(cell, people.a_file(tasks=4, **OF_SERVICE), tenant=tenant.name)
         submit_and_kill.job_apply(principal=boss, cell=cell, job_spec=larger)
     invitations = {}

@@ -175,6 +175,8 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
         ),
     ),
     "cron.deleted": (gettext_lazy("cron job %(name)s was deleted"), "reason"),
+    "template.set": (gettext_lazy("template %(name)s has version %(version)d"),),
+    "template.deleted": (gettext_lazy("template %(name)s was deleted"), "reason"),
     "cron.skipped": (gettext_lazy("a run of cron job %(name)s was %(outcome)s"), "detail"),
     "job.changed": (gettext_lazy("the job now has version %(spec_version)d of its spec and priority %(priority)d"),),
     "job.ended": (gettext_lazy("the job ended: %(how)s"),),

@@ -24,6 +24,8 @@ _CHANGES_NO_PLACEMENT = (
     events.CronSet,
     events.CronDeleted,
     events.CronSkipped,
+    events.TemplateSet,
+    events.TemplateDeleted,
     events.ShellOpened,
     events.ShellClosed,
 )

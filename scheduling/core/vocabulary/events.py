@@ -426,6 +426,24 @@ class CronSkipped(_Event, frozen=True, tag="cron.skipped"):
     detail: str
 
 
+class TemplateSet(_Event, frozen=True, tag="template.set"):
+    """A template was created or changed. `version`: 1 for a new template."""
+
+    template_id: int
+    tenant: str
+    name: str
+    version: int
+
+
+class TemplateDeleted(_Event, frozen=True, tag="template.deleted"):
+    """A template was deleted. The jobs that were submitted from it stay."""
+
+    template_id: int
+    tenant: str
+    name: str
+    reason: str = ""
+
+
 class ShellOpened(_IncarnationEvent, frozen=True, tag="shell.opened"):
     """A user received permission to open a shell in a task. The event is written before the shell starts.
 
@@ -486,6 +504,8 @@ Event = (
     | CronSet
     | CronDeleted
     | CronSkipped
+    | TemplateSet
+    | TemplateDeleted
     | ShellOpened
     | ShellClosed
 )

@@ -51,6 +51,8 @@ _ACTORS = (
     ("scheduling_shellsession", "actor"),
     ("scheduling_cronjob", "owner_name"),
     ("scheduling_cronrun", "by"),
+    ("scheduling_jobtemplate", "changed_by"),
+    ("scheduling_jobtemplateversion", "actor"),
 )
 # Rows whose column `detail` may contain a name.
 _DETAILS = ("scheduling_update", "scheduling_cronrun")

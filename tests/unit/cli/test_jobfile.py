@@ -13,6 +13,7 @@ from portal.cli import jobfile, jsonnet, plainyaml
 from portal.cli.failure import CommandFailed
 from scheduling.core.vocabulary.published import Published
 from scheduling.cron import cron_spec
+from scheduling.job_templates import template_spec
 from scheduling.spec.parser import CellLimits, parse
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -180,7 +181,11 @@ def test_the_library_says_how_names_are_published(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.[jy]*")), ids=lambda file: file.name)
 def test_the_examples_are_job_files(file: Path) -> None:
     read = jobfile.read(str(file))
-    job = cron_spec.parse(read, limits=CellLimits()).job if cron_spec.is_cron_file(read) else parse(read)
+    if template_spec.is_template_file(read):
+        template = template_spec.parse(read, limits=CellLimits())
+        job = parse(template_spec.dispatched(template.name, template.stored, {"first": 3}, "", number=1))
+    else:
+        job = cron_spec.parse(read, limits=CellLimits()).job if cron_spec.is_cron_file(read) else parse(read)
     assert file.name in (EXAMPLES / "README.md").read_text()
     if file.name == "canary.jsonnet":
         assert job.published() == Published(0, ((1, 2, 10),))

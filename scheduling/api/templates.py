@@ -1,0 +1,180 @@
+"""REST views of templates: apply, list, delete, and dispatch. The URL of a dispatch also serves as a webhook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field, inline_serializer
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quota.dry_run import DRY_RUN, dry_run
+from quota.paging import IdPaging, paged
+from scheduling.api.base import BodyParser, CellView, valid
+from scheduling.api.jobs import KEY, idempotency_key
+from scheduling.api.preconditions import IF_REVISION, if_revision
+from scheduling.job_templates import selectors, template_spec, templates
+from scheduling.models import JobTemplate, JobTemplateVersion
+
+_TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only templates of this tenant.")
+
+
+class TemplateFileSerializer(serializers.Serializer[Any]):
+    """A job file of kind `Template`."""
+
+    apiVersion = serializers.CharField(default="borg/v1")  # noqa: N815 - the file's own spelling
+    kind = serializers.ChoiceField([template_spec.KIND])
+    name = serializers.CharField(max_length=template_spec.MAX_NAME)
+    tenant = serializers.CharField(required=False)
+    cell = serializers.CharField(required=False)
+    description = serializers.CharField(required=False)
+    parameters = serializers.DictField(required=False, help_text="A JSON Schema whose properties are scalars.")
+    job = serializers.DictField(help_text="A job file without name, tenant and cell, with $(param.NAME) in its texts.")
+
+
+class TemplateSerializer(serializers.ModelSerializer[JobTemplate]):
+    cell = serializers.CharField(source="cell.name")
+    tenant = serializers.CharField(source="tenant.name")
+    description = serializers.CharField(source="content.description")
+    job_revision = serializers.SerializerMethodField(help_text="For `If-Match`.")
+
+    class Meta:
+        model = JobTemplate
+        fields = (
+            *("uid", "cell", "tenant", "name", "description", "version", "job_revision", "changed_by"),
+            *("created_at", "changed_at"),
+        )
+
+    def get_job_revision(self, row: JobTemplate) -> str:
+        return templates.revision_of(row)
+
+
+class TemplateVersionSerializer(serializers.ModelSerializer[JobTemplateVersion]):
+    class Meta:
+        model = JobTemplateVersion
+        fields = ("version", "actor", "created_at")
+
+
+class TemplateDetailSerializer(TemplateSerializer):
+    parameters = serializers.DictField(source="content.parameters", help_text="A JSON Schema.")
+    job = serializers.SerializerMethodField(help_text="The job of a dispatch, with $(param.NAME).")
+    versions = TemplateVersionSerializer(many=True, help_text="The newest versions.")
+
+    class Meta(TemplateSerializer.Meta):
+        fields = (*TemplateSerializer.Meta.fields, "parameters", "job", "versions")  # type: ignore[assignment]
+
+    @extend_schema_field(serializers.DictField())
+    def get_job(self, row: JobTemplate) -> dict[str, Any]:
+        return selectors.job_shown(self.context["principal"], row)
+
+
+TemplateChangeSerializer = inline_serializer(
+    "TemplateChange",
+    {
+        "outcome": serializers.ChoiceField(["submitted", "updated", "unchanged"]),
+        "version": serializers.IntegerField(),
+        "job_revision": serializers.CharField(help_text="Revision after the change, for `If-Match`."),
+        "dry_run": serializers.BooleanField(),
+    },
+)
+
+
+class DispatchSerializer(serializers.Serializer[Any]):
+    parameters = serializers.DictField(default=dict, help_text="The arguments by name.")
+    suffix = serializers.CharField(
+        default="", allow_blank=True, help_text="End of the job's name. Default: the next number."
+    )
+
+
+DispatchedSerializer = inline_serializer(
+    "Dispatched",
+    {
+        "job": serializers.CharField(help_text="Name of the job."),
+        "uid": serializers.UUIDField(allow_null=True, help_text="UID of the job; null in a dry run."),
+        "outcome": serializers.ChoiceField(["submitted", "unchanged"]),
+        "dry_run": serializers.BooleanField(),
+    },
+)
+
+
+class TemplatesView(CellView):
+    pagination_class = IdPaging
+
+    @extend_schema(operation_id="templates_list", parameters=[_TENANT], responses=TemplateSerializer(many=True))
+    def get(self, request: Request, cell: str) -> Response:
+        """List the templates that you may see."""
+        tenant = request.query_params.get("tenant", "")
+        rows = selectors.templates_visible(self.principal, self.cell(cell), tenant=tenant)
+        return paged(self, rows, lambda page: TemplateSerializer(page, many=True).data)
+
+
+class TemplateView(CellView):
+    parser_classes = (BodyParser,)
+
+    def template(self, cell: str, tenant: str, name: str) -> JobTemplate:
+        return selectors.template_named(self.principal, self.cell(cell), tenant, name)
+
+    @extend_schema(operation_id="templates_get", responses=TemplateDetailSerializer)
+    def get(self, request: Request, cell: str, tenant: str, name: str) -> Response:
+        """Return a template with its parameters, its job and its newest versions."""
+        row = self.template(cell, tenant, name)
+        return Response(TemplateDetailSerializer(row, context={"principal": self.principal}).data)
+
+    @extend_schema(
+        operation_id="templates_apply",
+        parameters=[DRY_RUN, IF_REVISION],
+        request=TemplateFileSerializer,
+        responses=TemplateChangeSerializer,
+    )
+    def put(self, request: Request, cell: str, tenant: str, name: str) -> Response:
+        """Create or change a template. Idempotent."""
+        found, file = self.cell(cell), request.data
+        spec = templates.template_spec_for(
+            principal=self.principal,
+            cell=found,
+            file=file,  # type: ignore[arg-type]
+            tenant=tenant,
+            name=name,
+        )
+        done = templates.template_apply(
+            principal=self.principal, cell=found, spec=spec, if_revision=if_revision(request)
+        )
+        row = done.template
+        answer = {"outcome": done.outcome, "version": row.version, "job_revision": templates.revision_of(row)}
+        return Response(answer | {"dry_run": dry_run(request)})
+
+    @extend_schema(operation_id="templates_delete", parameters=[DRY_RUN], responses={204: None})
+    def delete(self, request: Request, cell: str, tenant: str, name: str) -> Response:
+        """Delete a template with its versions. The jobs that were submitted from it stay."""
+        templates.template_delete(principal=self.principal, template=self.template(cell, tenant, name))
+        return Response(status=204)
+
+
+class DispatchView(CellView):
+    rehearses_itself = True
+
+    @extend_schema(
+        operation_id="templates_dispatch",
+        parameters=[DRY_RUN, KEY],
+        request=DispatchSerializer,
+        responses={200: DispatchedSerializer, 201: DispatchedSerializer},
+    )
+    def post(self, request: Request, cell: str, tenant: str, name: str) -> Response:
+        """Submit a job from a template with arguments. The job has your permissions. Other systems can use this URL as
+        a webhook, with the token of a service account.
+        """
+        row = selectors.template_named(self.principal, self.cell(cell), tenant, name)
+        given, rehearsed = valid(DispatchSerializer, request.data), dry_run(request)
+        done = templates.template_dispatch(
+            principal=self.principal,
+            template=row,
+            given=given["parameters"],
+            suffix=given["suffix"],
+            key=idempotency_key(request),
+            dry_run=rehearsed,
+        )
+        uid = done.job.uid if done.job is not None and not rehearsed else None
+        answer = {"job": done.name, "uid": uid, "outcome": done.outcome, "dry_run": rehearsed}
+        return Response(answer, status=201 if done.outcome == "submitted" and not rehearsed else 200)

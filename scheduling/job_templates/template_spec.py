@@ -1,0 +1,139 @@
+"""Templates in job files: `kind: Template`, with parameters and the job that a dispatch submits. Pure.
+
+bytes or dict ── parse ──► TemplateSpecification, or Rejected with fields: {"parameters.properties.x": what is wrong}
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from quota.vocabulary.errors import Rejected
+from scheduling.job_templates.parameters import ParametersSchema, arguments, check_schema, filled
+from scheduling.spec import parser
+from scheduling.spec.field_errors import DNS_LABEL, Problems, convert, rejection
+from scheduling.spec.schema import API_VERSION
+
+KIND = "Template"
+# The label of each job, with the name of its template.
+LABEL = "template"
+# A job is named NAME-SUFFIX. Names of jobs have at most 63 characters.
+MAX_NAME, MAX_SUFFIX = 42, 20
+MAX_BYTES = 256 * 2**10
+
+
+class TemplateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a job file of kind `Template`. `job`: a job file without name, tenant and cell, in which
+    `$(param.NAME)` stands for the value of a parameter.
+    """
+
+    name: str
+    job: dict[str, Any]
+    parameters: ParametersSchema = ParametersSchema()
+    kind: str = KIND
+    apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling
+    tenant: str = ""
+    cell: str = ""
+    description: str = ""
+
+
+class TemplateSpecification(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A checked template."""
+
+    name: str
+    tenant: str
+    cell: str
+    description: str
+    parameters: ParametersSchema
+    job: dict[str, Any]
+
+    def at(self, *, cell: str, tenant: str) -> TemplateSpecification:
+        return msgspec.structs.replace(self, cell=cell, tenant=tenant)
+
+    @cached_property
+    def stored(self) -> dict[str, Any]:
+        """Return what a version stores: the description, the parameters and the job."""
+        return {"description": self.description, "parameters": msgspec.to_builtins(self.parameters), "job": self.job}
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the stored content in hexadecimal."""
+        return hashlib.sha256(msgspec.json.encode(self.stored, order="deterministic")).hexdigest()
+
+
+def is_template_file(data: Any) -> bool:
+    return isinstance(data, Mapping) and data.get("kind") == KIND
+
+
+def parse(data: bytes | Mapping[str, Any], *, limits: parser.CellLimits) -> TemplateSpecification:
+    """Return the checked template of a job file. Raises `Rejected` with the code `invalid-spec`, whose `fields` contain
+    all problems. If all parameters have defaults, the job with these defaults must be valid too.
+    """
+    problems = Problems()
+    file = convert(parser.decode(data), TemplateFile, problems, "")
+    if file is None:
+        raise rejection(problems.found)
+    _check_header(file, problems)
+    check_schema(file.parameters, file.job, problems)
+    if not problems.found and not any(map(file.parameters.is_required, file.parameters.properties)):
+        try:
+            parser.parse(job_file(file.name, "1", file.job, arguments(file.parameters, {}, problems)), limits=limits)
+        except Rejected as problem:
+            for path, message in problem.fields.items():
+                problems.add(f"job.{path}", message)
+    if problems.found:
+        raise rejection(problems.found)
+    equal = {name: getattr(file, name) for name in ("name", "tenant", "cell", "description", "parameters", "job")}
+    return TemplateSpecification(**equal)
+
+
+def dispatched(
+    name: str, stored: Mapping[str, Any], given: Mapping[str, Any], suffix: str, *, number: int
+) -> dict[str, Any]:
+    """Return the job file of a dispatch. `stored`: as in `TemplateSpecification.stored`. `given`: the arguments.
+    `suffix`: the end of the job's name; by default, the number of the dispatch. Raises `Rejected`, which names each
+    wrong argument.
+    """
+    problems = Problems()
+    if suffix and (len(suffix) > MAX_SUFFIX or not DNS_LABEL.fullmatch(f"x{suffix}")):
+        cure = f"use at most {MAX_SUFFIX} lower-case letters, digits and hyphens, a letter or digit last"
+        problems.add("suffix", f"{suffix[:64]!r} cannot end the name of a job; {cure}")
+    values = arguments(msgspec.convert(stored["parameters"], ParametersSchema), given, problems)
+    if problems.found:
+        raise rejection(problems.found)
+    return job_file(name, suffix or str(number), stored["job"], values)
+
+
+def job_file(name: str, suffix: str, job: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job file with the values of the parameters, its name, and the label of the template."""
+    file = filled(job, values)
+    labels = file.get("labels") or {}
+    if isinstance(labels, dict):
+        labels = {**labels, LABEL: name}
+    return file | {"name": f"{name}-{suffix}", "labels": labels}
+
+
+def _check_header(file: TemplateFile, problems: Problems) -> None:
+    if file.apiVersion != API_VERSION:
+        problems.add("apiVersion", f"{file.apiVersion!r} is unknown; this cell reads {API_VERSION!r}")
+    problems.choice("kind", file.kind, (KIND,))
+    problems.label("name", file.name)
+    if len(file.name) > MAX_NAME:
+        problems.add("name", f"has {len(file.name)} characters; give at most {MAX_NAME}, because jobs add a suffix")
+    for path, value in (("tenant", file.tenant), ("cell", file.cell)):
+        if value:
+            problems.label(path, value)
+    problems.text("description", file.description, 1_000)
+    for name in ("name", "tenant", "cell"):
+        if name in file.job:
+            problems.add(f"job.{name}", f"a job gets its {name} from the template; remove this field")
+    if file.job.get("kind", "Job") != "Job":
+        problems.add("job.kind", "a template submits jobs only; write Job, or remove this field")
+    labels = file.job.get("labels")
+    if isinstance(labels, dict) and LABEL in labels:
+        problems.add(f"job.labels.{LABEL}", "each job gets this label with the name of the template; remove it")
+    if (size := len(msgspec.json.encode(file.job))) > MAX_BYTES:
+        problems.add("job", f"has {size:,} bytes in JSON; give at most {MAX_BYTES:,}; move data into a package")
