@@ -19,6 +19,7 @@ from scheduling.jobs.plans import JobPlan
 from scheduling.models import Cell, Job
 from scheduling.spec.job_spec import JobSpecification
 
+OUTCOMES = ["submitted", "updated", "unchanged", "refused"]
 _SHARES = ("added", "removed", "restarted", "in_place", "kept")
 
 
@@ -29,7 +30,7 @@ class ChangeSerializer(serializers.Serializer[Any]):
     tasks, as pairs [first, last].
     """
 
-    outcome = serializers.ChoiceField(["submitted", "updated", "unchanged", "refused"])
+    outcome = serializers.ChoiceField(OUTCOMES)
     dry_run = serializers.BooleanField()
     version = serializers.IntegerField()
     sentence = serializers.CharField()

@@ -9,6 +9,7 @@ import msgspec
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from rest_framework import serializers
 
+from scheduling.core.vocabulary.states import JobGoal
 from scheduling.spec.field_descriptions import FIELD_TEXTS
 from scheduling.spec.job_spec import KINDS
 from scheduling.spec.schema import JobFile, TaskFile
@@ -45,6 +46,8 @@ def schema() -> dict[str, Any]:
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
     quantity = {"type": ["integer", "number", "string"], "examples": ["500m", "64Mi", 2]}
     whole["properties"]["labels"] = texts
+    goal = {"type": "string", "enum": [goal.value for goal in JobGoal]}
+    whole["properties"]["after"] = {"type": "object", "additionalProperties": goal, "default": {}}
     whole["properties"]["kind"] = {"type": "string", "oneOf": [{"const": kind} for kind in KINDS], "default": "Job"}
     of_task["properties"]["env"] = texts
     of_task["properties"]["limit"] = {"type": "object", "additionalProperties": quantity}

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from quota.dry_run import DRY_RUN, dry_run
 from quota.paging import IdPaging, paged
 from scheduling.api.base import BodyParser, CellView, valid
+from scheduling.api.change_serializers import OUTCOMES
 from scheduling.api.jobs import KEY, idempotency_key
 from scheduling.api.preconditions import IF_REVISION, if_revision
 from scheduling.job_templates import selectors, template_spec, templates
@@ -73,7 +74,7 @@ class TemplateDetailSerializer(TemplateSerializer):
 TemplateChangeSerializer = inline_serializer(
     "TemplateChange",
     {
-        "outcome": serializers.ChoiceField(["submitted", "updated", "unchanged"]),
+        "outcome": serializers.ChoiceField(OUTCOMES),
         "version": serializers.IntegerField(),
         "job_revision": serializers.CharField(help_text="Revision after the change, for `If-Match`."),
         "dry_run": serializers.BooleanField(),
@@ -93,7 +94,7 @@ DispatchedSerializer = inline_serializer(
     {
         "job": serializers.CharField(help_text="Name of the job."),
         "uid": serializers.UUIDField(allow_null=True, help_text="UID of the job; null in a dry run."),
-        "outcome": serializers.ChoiceField(["submitted", "unchanged"]),
+        "outcome": serializers.ChoiceField(OUTCOMES),
         "dry_run": serializers.BooleanField(),
     },
 )

@@ -35,6 +35,7 @@ FULL: dict[str, Any] = {
     "gang": True,
     "disruption_budget": 1,
     "start_after": "2026-12-24T02:00:00+01:00",
+    "after": {"load": "succeeded"},
     "deadline_s": 600,
     "ttl_after_end_s": 200_000,
 }
