@@ -31,11 +31,11 @@ def test_a_job_starts_after_another_job_although_the_master_was_killed(cell, ann
             world.submit(ann, cell, wrong)
             file = jobfile.read("examples/report.yaml") | {"name": "third", "after": {"wrong": "succeeded"}}
             third = world.submit(ann, cell, file)
-            until(lambda: Task.objects.filter(job=load, state="running").count() == 3, what="the tasks are placed")
+            until(lambda: Task.objects.filter(job=load, state="running").count() == 3, what="placed", seconds=120)
         assert Task.objects.filter(job=report, state="pending").count() == 1
         with master_processes.running(tmp_path, cell.name):
-            until(lambda: Job.objects.get(pk=report.pk).state == "dead", what="the report is done")
-            until(lambda: Job.objects.get(pk=third.pk).state == "dead", what="the third job has failed")
+            until(lambda: Job.objects.get(pk=report.pk).state == "dead", what="the report is done", seconds=120)
+            until(lambda: Job.objects.get(pk=third.pk).state == "dead", what="the third job has failed", seconds=120)
     assert [Job.objects.get(pk=job.pk).outcome for job in (load, report, third)] == ["finished", "finished", "failed"]
     ends = Event.objects.filter(kind="task.ended", job_id=load.id).order_by("-revision")
     (placed,) = Event.objects.filter(kind="task.placed", job_id=report.id)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from quota.models import ServiceAccount
 from quota.tenancy.service_accounts import service_account_create
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.errors import Conflict, NotFound, Rejected
-from quota.vocabulary.permissions import Scope
+from quota.vocabulary.permissions import Scope, system
 from scheduling.job_templates import selectors, templates
 from scheduling.models import Event, Job, JobTemplate, JobTemplateVersion
 from tests.integration import cli_world, rows, world
@@ -135,7 +138,15 @@ def test_a_service_account_dispatches_through_the_webhook(cell, ann, tenant) -> 
     boss = world.principal("boss", tenant=tenant)
     service_account_create(principal=boss, tenant=tenant, name="ci", role="operator")
     account = ServiceAccount.objects.select_related("user").get()
-    client = world.bearer(account.user, scopes=(Scope.READ, Scope.WRITE), tenant=tenant)
+    _, secret = token_issue(
+        principal=system("test"),
+        user=account.user,
+        name="webhook",
+        scopes=[Scope.READ.value, Scope.WRITE.value],
+        tenant=tenant,
+        expires_at=timezone.now() + dt.timedelta(days=1),
+    )
+    client = Client(headers={"authorization": f"Bearer {secret}"})
     answer = client.post(PATH + "dispatch/", {"parameters": {"file": "a"}}, content_type="application/json")
     assert answer.status_code == 201
     assert Job.objects.get().submitted_by == "ci@ubar"
@@ -173,7 +184,7 @@ def test_borgctl_creates_shows_dispatches_and_deletes(cli) -> None:
     shown = cli.out("template", "show", "resize")
     assert "required" in shown
     assert "integer" in shown
-    assert cli.out("template", "dispatch", "resize", "-p", "file=a", "-p", "size=3") == "Job resize-1 submitted.\n"
+    assert cli.out("template", "dispatch", "resize", "-p", "file=a", "-p", "size=3") == "Job resize-1 is submitted.\n"
     assert Job.objects.get().tasks_total == 3
     fields = cli.failing("template", "dispatch", "resize", "-p", "size=3")[1]["fields"]
     assert list(fields) == ["parameters.file"]

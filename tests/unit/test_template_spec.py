@@ -17,7 +17,7 @@ PARAMETERS = {
     "file": {"type": "string", "maxLength": 20},
     "ratio": {"type": "number", "default": 0.5},
     "fast": {"type": "boolean", "default": False},
-    "band": {"type": "string", "enum": ["free", "batch"], "default": "free"},
+    "band": {"type": "string", "enum": ["best-effort", "batch"], "default": "best-effort"},
 }
 COMMAND = ["convert", "--ratio=$(param.ratio)", "$(param.file)", "--fast=$(param.fast)", "$(index)"]
 
@@ -53,7 +53,7 @@ def test_a_dispatch_makes_a_job_file_with_typed_values() -> None:
         ({"file": "a", "size": True}, "parameters.size", "is not of type integer"),
         ({"file": "a", "ratio": "nan"}, "parameters.ratio", "is not allowed; give a number"),
         ({"file": "a", "fast": 1}, "parameters.fast", "give true or false"),
-        ({"file": "a", "band": "prod"}, "parameters.band", "give one of free, batch"),
+        ({"file": "a", "band": "prod"}, "parameters.band", "give one of best-effort, batch"),
         ({"file": "a", "colour": "red"}, "parameters.colour", "there is no such parameter; the parameters are size"),
     ],
 )

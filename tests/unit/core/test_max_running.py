@@ -9,7 +9,7 @@ from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy, Search
 from scheduling.core.vocabulary.requirement import Group
-from tests.builders import World, must, needs
+from tests.builders import GIB, World, must, needs
 
 WITHOUT_CLASSES = Policy(bands=DEFAULT_BANDS, search=Search(classes=False))
 
@@ -59,17 +59,17 @@ def test_tasks_beyond_the_bound_are_not_explained_and_need_no_further_pass() -> 
 def test_a_kind_of_tasks_that_fits_nowhere_does_not_block_the_others() -> None:
     """Submit a job whose first tasks fit on no machine. The others run, and never more of them than the bound."""
     one = World().machine("m1", cpu=20_000)
-    impossible, small, large = needs(constraints=(must("gpu", "exists"),)), needs(cpu=1000), needs(cpu=2000)
+    impossible, small, large = needs(constraints=(must("gpu", "present"),)), needs(cpu=1000), needs(cpu=2000)
     one.job("array", tasks=9, max_running=3)
     row = one.jobs["array"]
     for index, wanted in enumerate([impossible] * 3 + [small] * 3 + [large] * 3):
         row.tasks[index].requirement = wanted
         one.send(events.TaskUpdated(job_id=row.job_id, index=index, spec_version=1, requirement=wanted))
-    assert placed(one) == [3, 4, 5]
+    assert placed(one) == [6, 7, 8]  # those that are hardest to place come first
     assert placed(one) == []
-    one.end("array", 4)
+    one.end("array", 7)
     plan = one.schedule()
-    assert sorted(one.where(plan, "array")) == [6]
+    assert sorted(one.where(plan, "array")) == [3]
     assert [number for why in plan.unplaced for _, number in why.tasks] == [1]
     assert one.state.validate() == []
 
@@ -82,7 +82,7 @@ def test_the_bound_of_one_job_leaves_others_alone() -> None:
 
 def test_a_change_of_the_bound_counts_for_the_next_pass() -> None:
     one, memory = world(most=1), PassCache()
-    one.commit(one.plan(memory=memory))
+    one.commit(one.plan(memory=memory).assignments)
     assert one.plan(memory=memory).assignments == ()
     one.change("array", max_running=3)
     assert len(one.plan(memory=memory).assignments) == 2
@@ -121,7 +121,7 @@ def test_pending_tasks_beyond_the_bound_use_no_disruption_budget() -> None:
 
 def test_tasks_inside_allocs_are_bounded_too() -> None:
     one = World().machine("m1", cpu=20_000)
-    group = Group(needs(cpu=8000), ((0, 0),))
+    group = Group(needs(cpu=8000, ram=8 * GIB), ((0, 0),))
     shared = {"tenant_id": 1, "tenant": "t01", "priority": 200, "latency_sensitive": True, "spec_version": 1}
     one.send(events.JobSubmitted(job_id=1000, uid="a", name="pad", job_kind="alloc-set", groups=(group,), **shared))
     inner = Group(needs(cpu=1000), ((0, 4),))
