@@ -238,8 +238,15 @@ def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobRefer
     """Make all changes. If one is rejected, the others are still tried, but no job is killed. Raises `CommandFailed`
     that names all rejected jobs.
     """
-    problems = {}
+    problems: dict[str, str] = {}
+    rejected: set[JobReference] = set()
     for one in (one for one in wanted if one.changes):
+        # A new job must not start on the result of an older job.
+        lacks = [other for other in _waits_for(one.job, one.body) if other in rejected]
+        if lacks and one.plan["outcome"] == "submitted":
+            rejected.add(one.job)
+            problems[str(one.file)] = f"{one.job} waits for {lacks[0]}, which was rejected, so it was not submitted"
+            continue
         try:
             session.client.put(one.job.path, one.body, if_revision=one.plan.get("job_revision") or None)
         except CommandFailed as failed:
@@ -248,6 +255,7 @@ def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobRefer
                 now = _plan(session, one.job, one.body, wanted)
                 if now["outcome"] == "unchanged":
                     continue
+            rejected.add(one.job)
             problems[str(one.file)] = f"{one.job}: {failed.detail}"
     for job in spare if not problems else ():
         try:

@@ -99,6 +99,7 @@ class JobSerializer(ReadSerializer):
     tasks_unhealthy = serializers.IntegerField(source="health.troubles.unhealthy")
     tasks_failed = serializers.IntegerField(source="health.troubles.failed")
     update = serializers.SerializerMethodField()  # type: ignore[assignment]
+    waiting = serializers.BooleanField(source="waits_for_jobs")
     revision = serializers.IntegerField(source="cell.revision", help_text="The cell's revision when the job was read.")
 
     class Meta:
@@ -157,14 +158,14 @@ class JobSerializer(ReadSerializer):
 
 class JobDependencySerializer(ReadSerializer):
     """A job that a job waits for. `uid`: the UID of the job that had this name at the submission. `goal`: the state
-    that it must reach. `reached_at`: when it was seen in this state.
+    that it must reach. `reached_at`: when it was seen in this state. `open`: whether the job still waits for it.
     """
 
     uid = serializers.UUIDField(source="on_uid")
 
     class Meta:
         model = JobDependency
-        fields = ["name", "uid", "goal", "reached_at"]
+        fields = ["name", "uid", "goal", "open", "reached_at"]
         read_only_fields = fields
 
 

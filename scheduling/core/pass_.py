@@ -18,7 +18,7 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import Explainer
 from scheduling.core.garbage import collection_paused
 from scheduling.core.kernels.devices import set_bits
-from scheduling.core.kernels.placement import NOT_TRIED, place
+from scheduling.core.kernels.placement import HELD_BACK, NOT_TRIED, place
 from scheduling.core.kernels.scorers import PART_NAMES, RUNNERS
 from scheduling.core.placing.attempts import ATTEMPTS, placed_by_priority, unplaced_first, worth_retrying
 from scheduling.core.placing.equivalence_classes import GroupedQueue, sort_into_groups
@@ -27,7 +27,7 @@ from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.inside_allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.kernel_input import tables_of
 from scheduling.core.placing.pass_cache import Decision, PassCache
-from scheduling.core.placing.queue import oldest_gangs_first, pending_in_order, pending_of, within_bounds
+from scheduling.core.placing.queue import oldest_gangs_first, pending_in_order, pending_of
 from scheduling.core.placing.reserved_cores import cores_held
 from scheduling.core.vocabulary.kernel_arrays import Floats, Tables
 from scheduling.core.vocabulary.plan import Assignment, Booking, PassStats, Plan
@@ -65,7 +65,7 @@ def schedule_pass(
     decision = memory.decision
     if decision is None or not decision.holds(state, policy, now):
         memory.decision = None
-        own = pending_of(state.tasks, policy.workload, now=now)
+        own = pending_of(state.tasks, policy.workload, now=now, crashed=state.crashed)
         if len(own) == 0:
             return Plan(revision=state.revision)
         memory.decision = decision = _decide(state, policy, own, memory, now=now, rng=rng)
@@ -101,7 +101,7 @@ def _decide(
         into_allocs, left_out, cut = place_in_allocs(
             state,
             policy,
-            pending_in_order(state.tasks, within_bounds(state.tasks, own[inside])),
+            pending_in_order(state.tasks, own[inside]),
             gone=tables.running.gone,
             ports_free=ports_free,
             taken=taken,
@@ -188,7 +188,7 @@ def _best_attempt(
         number = placed_by_priority(state.tasks, last, machine)
         if number > most:
             best, most = last, number
-        if (machine >= 0).all():
+        if (machine[machine != HELD_BACK] >= 0).all():
             break
     if best is last:
         return sorting, tables, bookings

@@ -6,7 +6,7 @@ files ─► parse ─► permissions ─► chunks of ≤ 5,000 tasks ─► lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -163,18 +163,27 @@ def jobs_submit_bulk(
     limits = spec_limits(cell)
     # The master places the first jobs while the next ones are read. A dry run is one transaction, which is rolled back.
     step = max(1, len(files)) if dry_run else JOBS_AT_ONCE
+    rejected: set[tuple[str, str]] = set()
     return [
         verdict
         for first in range(0, len(files), step)
         for verdict in _submit_part(
-            principal, cell, files[first : first + step], limits, tenant=tenant, dry_run=dry_run
+            principal, cell, files[first : first + step], limits, rejected, tenant=tenant, dry_run=dry_run
         )
     ]
 
 
 def _submit_part(
-    principal: Principal, cell: Cell, files: Sequence[Any], limits: parser.CellLimits, *, tenant: str, dry_run: bool
+    principal: Principal,
+    cell: Cell,
+    files: Sequence[Any],
+    limits: parser.CellLimits,
+    rejected: set[tuple[str, str]],
+    *,
+    tenant: str,
+    dry_run: bool,
 ) -> list[Submission]:
+    """Submit a part of a request. `rejected`: as `Item.rejected_names`, for the whole request."""
     read: list[spec.JobSpecification | Submission] = []
     for file in files:
         try:
@@ -182,17 +191,27 @@ def _submit_part(
         except Rejected as problem:
             name = str(file.get("name", ""))[:63] if isinstance(file, Mapping) else ""
             read.append(Submission(name, tenant, "refused", problem=problem))
+            given = file.get("tenant") if isinstance(file, Mapping) else None
+            rejected |= {(owner, name) for owner in (given, tenant, *principal.roles) if isinstance(owner, str)}
     specs = [item for item in read if isinstance(item, spec.JobSpecification)]
-    verdicts = iter(_submit(principal, cell, specs, dry_run=dry_run))
+    verdicts = iter(_submit(principal, cell, specs, dry_run=dry_run, rejected=rejected))
     return [item if isinstance(item, Submission) else next(verdicts) for item in read]
 
 
-def jobs_submit_specs(*, principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification]) -> list[Submission]:
+def jobs_submit_specs(
+    *,
+    principal: Principal,
+    cell: Cell,
+    specs: Sequence[spec.JobSpecification],
+    binds: bool = True,
+    missing: Collection[tuple[str, str]] = (),
+) -> list[Submission]:
     """Submit new jobs whose specs are known. Return the outcome of each job, in the order of `specs`. Rejections are
     neither explained nor recorded in the journal, because the caller may try again. The `start_after` of a job may have
-    passed, and a job of its `after` may be missing.
+    passed. `binds`: whether the jobs wait for the jobs in their `after`. `missing`: (tenant, name) of jobs for which
+    they cannot wait, because these jobs were not submitted.
     """
-    return _submit(principal, cell, specs, dry_run=False, quiet=True, lenient=True)
+    return _submit(principal, cell, specs, dry_run=False, quiet=True, binds=binds, rejected=set(missing))
 
 
 def jobs_submit_for(*, cell: Cell, asked: Sequence[tuple[Principal, spec.JobSpecification]]) -> list[Submission]:
@@ -272,15 +291,20 @@ def _submit(
     key: str = "",
     if_revision: str = "",
     quiet: bool = False,
-    lenient: bool = False,
+    binds: bool = True,
+    rejected: set[tuple[str, str]] | None = None,
 ) -> list[Submission]:
     items = _items(cell, [(principal, job_spec) for job_spec in specs], key=key, if_revision=if_revision)
     written = [item for item in items if isinstance(item, Item)]
-    write = partial(_write, cell, dry_run=dry_run, quiet=quiet, lenient=lenient)
+    shared = set() if rejected is None else rejected
+    shared |= {(item.tenant, item.name) for item in items if isinstance(item, Submission)}
+    for item in written:
+        item.binds, item.rejected_names = binds, shared
+    write = partial(_write, cell, dry_run=dry_run, quiet=quiet)
     for batch in _batches(written, whole=dry_run):
         # A caller with a transaction may have locked the cell already, so it must not wait for others here.
         outermost = not connection.in_atomic_block
-        if len(batch) == 1 and not dry_run and outermost:
+        if len(batch) == 1 and not dry_run and not quiet and outermost:
             group_commit.of_cell(cell.id).write(batch[0], write)
             continue
         try:
@@ -358,9 +382,9 @@ def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[list[Item]]:
         yield batch
 
 
-def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool, lenient: bool = False) -> None:
+def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool) -> None:
     """Check the submissions `items`, and write them in one revision of the cell. The number of SQL statements does
-    not depend on the number of jobs. `lenient`: as in `dependencies.binding.bind`.
+    not depend on the number of jobs.
     """
 
     def undecided() -> list[Item]:
@@ -373,7 +397,7 @@ def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool, len
         if not quiet:
             check_times(undecided(), now=entry.time)
         check_numbers(undecided())
-        binding.bind(cell, undecided(), lenient=lenient)
+        binding.bind(cell, items)
         asking = undecided()
         bands = admission.bands_with_ids()
         problems = admission.admit(cell=cell.name, asks=[item.ask() for item in asking], read=bands)

@@ -313,6 +313,8 @@ def _change(
             raise _Rehearsal(change)
         old_version = job.spec_version
         job.spec_version += 1
+        if columns["max_running"] != job.max_running:
+            columns["may_start_since"] = entry.time
         for name, value in columns.items():
             setattr(job, name, value)
         job.save(update_fields=["spec_version", *columns])
@@ -351,7 +353,12 @@ def _change(
             to_spec=job_spec,
             actor=principal.name,
             undo=undo,
-            gated=not rolled_back and (not undo or _was_rolled_back(job)) and _restarts_tasks(job, job_spec),
+            # Tasks that wait for a time or for other jobs disrupt nothing, and would let every deadline pass.
+            gated=started
+            and not job.waiting
+            and not rolled_back
+            and (not undo or _was_rolled_back(job))
+            and _restarts_tasks(job, job_spec),
             rolled_back=rolled_back,
             continues=Update.objects.filter(job=job, state=Update.OPEN).first() if goes_on else None,
         )

@@ -23,7 +23,7 @@ from scheduling.core.explaining.wording import ENGLISH, Words
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
-from scheduling.jobs.dependencies.explanations import dependency_sentence, open_dependencies, waits_for_jobs
+from scheduling.jobs.dependencies.explanations import dependency_sentence, open_dependencies
 from scheduling.jobs.fit_guidance import shapes_document
 from scheduling.jobs.health import crashing_tasks, health_of
 from scheduling.models import Event, Job, Task, Update
@@ -117,7 +117,7 @@ def is_held(job: Job) -> bool:
     as many tasks as its `max_running` have a machine.
     """
     full = 0 < job.max_running <= job.tasks_running
-    return waits_until(job) is not None or waits_for_jobs(job) or full
+    return waits_until(job) is not None or job.waits_for_jobs or full
 
 
 def held_sentences(job: Job, words: Words = ENGLISH) -> list[str]:
@@ -125,7 +125,7 @@ def held_sentences(job: Job, words: Words = ENGLISH) -> list[str]:
     holds no task back. `words`: translates the texts. Makes a query only for a job that waits for other jobs.
     """
     result = [waiting_sentence(job, words)] if waits_until(job) is not None else []
-    if waits_for_jobs(job):
+    if job.waits_for_jobs:
         result.append(dependency_sentence(open_dependencies(job), words))
     if not result and 0 < job.max_running < job.tasks_running + job.tasks_pending:
         result.append(bound_sentence(job.max_running, words))

@@ -155,6 +155,14 @@ def _counters(cell_id: int, *, after: int) -> list[str]:
         values,
     )
     wrong += [f"job {name} is dead, but has an open update" for (name,) in rows]
+    rows = query(
+        f"SELECT {ended_jobs.NAMED} FROM scheduling_job AS j JOIN scheduling_cell AS c ON c.id = j.cell_id"
+        " WHERE j.cell_id = %(cell)s AND c.study_of IS NULL AND j.waiting"
+        " AND j.ended_at IS NULL AND NOT EXISTS (SELECT FROM scheduling_jobdependency AS d"
+        " WHERE d.job_id = j.id AND d.open) ORDER BY j.id",
+        values,
+    )
+    wrong += [f"job {name} waits for other jobs, but has no open dependency" for (name,) in rows]
     return wrong
 
 

@@ -9,12 +9,11 @@ from scheduling.journal.sql import query
 from scheduling.tasks import held_tasks
 
 _QUEUES = f"""
-    WITH {held_tasks.MOVED}
     SELECT q.cell_id, min(q.band), q.priority, count(*), sum(q.tasks)::bigint, min(q.since),
         greatest(0, extract(epoch FROM clock_timestamp() - min(q.since)))::float8
     FROM (SELECT t.cell_id, j.band, j.priority, min({held_tasks.SINCE}) AS since,
             CASE WHEN j.max_running > 0 THEN least(count(*), j.max_running - j.tasks_running) ELSE count(*) END AS tasks
-        FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id {held_tasks.JOINED}
+        FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id
         WHERE t.state = 'pending' AND {held_tasks.MAY_START} AND (%s::bigint IS NULL OR t.cell_id = %s)
         GROUP BY t.cell_id, j.id) AS q
     GROUP BY q.cell_id, q.priority ORDER BY q.cell_id, q.priority DESC"""

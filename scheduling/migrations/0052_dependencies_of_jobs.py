@@ -1,4 +1,5 @@
-"""Jobs may wait for other jobs, and limit how many of their tasks run at once.
+"""Jobs may wait for other jobs, and limit how many of their tasks run at once. The index of names finds the last job of
+a name without reading the earlier ones.
 
 This migration locks only the table of jobs, so it cannot deadlock with a master, which locks the cell first.
 """
@@ -25,16 +26,12 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name="job",
-            name="released_at",
-            field=models.DateTimeField(blank=True, null=True, verbose_name="waited until"),
+            name="may_start_since",
+            field=models.DateTimeField(blank=True, null=True, verbose_name="further tasks may start since"),
         ),
+        migrations.RemoveIndex(model_name="job", name="job_by_name"),
         migrations.AddIndex(
-            model_name="job",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", True), ("max_running__gt", 0)),
-                fields=["cell"],
-                name="job_bounded",
-            ),
+            model_name="job", index=models.Index(fields=["tenant", "name", "id"], name="job_by_name")
         ),
         migrations.AddIndex(
             model_name="job",
@@ -57,6 +54,7 @@ class Migration(migrations.Migration):
                 ),
                 ("on_uid", models.UUIDField()),
                 ("reached_at", models.DateTimeField(blank=True, null=True, verbose_name="reached")),
+                ("open", models.BooleanField(default=True, verbose_name="open")),
                 (
                     "job",
                     models.ForeignKey(
@@ -86,5 +84,9 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="jobdependency",
             constraint=models.UniqueConstraint(fields=("job", "name"), name="one_dependency_per_name"),
+        ),
+        migrations.AddIndex(
+            model_name="jobdependency",
+            index=models.Index(condition=models.Q(("open", True)), fields=["on"], name="open_dependency"),
         ),
     ]

@@ -32,10 +32,11 @@ class Job(models.Model):
     job's names, as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client
     submits the job again with the same key, no second job is created. `start_after`: no task is placed before this
     time. `waiting`: no task is placed, because the job waits for other jobs (`JobDependency`); it stays true if the job
-    ends before it starts. `released_at`: since when the job no longer waits for others. `deadline_at`: the time at
-    which the master ends all tasks that are still live. `max_run_s`: the longest time limit of a run; None if a task
-    has none. `ends_within_s`: as in `JobSpecification`. `ttl_after_end_s`: for how many seconds after its end
-    PostgreSQL keeps the job, unless the cell keeps ended jobs for a shorter time.
+    ends before it starts. `may_start_since`: since when further tasks may start: since then, the job no longer waits
+    for others, its `max_running` changed, or fewer of its tasks run than before. `deadline_at`: the time at which the
+    master ends all tasks that are still live. `max_run_s`: the longest time limit of a run; None if a task has none.
+    `ends_within_s`: as in `JobSpecification`. `ttl_after_end_s`: for how many seconds after its end PostgreSQL keeps
+    the job, unless the cell keeps ended jobs for a shorter time.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -82,7 +83,7 @@ class Job(models.Model):
     ends_within_s = models.FloatField(_("a run ends within, s"), null=True, blank=True)
     start_after = models.DateTimeField(_("starts after"), null=True, blank=True)
     waiting = models.BooleanField(_("waits for other jobs"), default=False, db_default=False)
-    released_at = models.DateTimeField(_("waited until"), null=True, blank=True)
+    may_start_since = models.DateTimeField(_("further tasks may start since"), null=True, blank=True)
     deadline_at = models.DateTimeField(_("deadline"), null=True, blank=True)
     ttl_after_end_s = models.FloatField(_("time to live after the end, s"), null=True, blank=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
@@ -93,7 +94,7 @@ class Job(models.Model):
             models.Index(fields=["alloc_set"], name="job_by_alloc_set", condition=Q(alloc_set__isnull=False)),
             models.Index(fields=["cell"], name="job_gangs", condition=Q(gang=True)),
             models.Index(fields=["cell", "state"], name="job_by_state"),
-            models.Index(fields=["tenant", "name"], name="job_by_name"),
+            models.Index(fields=["tenant", "name", "id"], name="job_by_name"),
             models.Index(
                 F("cell"),
                 F("tenant"),
@@ -107,7 +108,6 @@ class Job(models.Model):
                 name="job_by_deadline",
                 condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
             ),
-            models.Index(fields=["cell"], name="job_bounded", condition=Q(max_running__gt=0, ended_at__isnull=True)),
             models.Index(fields=["cell"], name="job_waiting", condition=Q(waiting=True, ended_at__isnull=True)),
             models.Index(
                 fields=["cell", "ended_at"],
@@ -128,6 +128,11 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return str(self.name)
+
+    @property
+    def waits_for_jobs(self) -> bool:
+        """Return whether the tasks of the job wait for other jobs. A job that ended while it waited does not wait."""
+        return self.waiting and self.state != JobState.DEAD.value
 
 
 class JobSpec(models.Model):
@@ -235,8 +240,10 @@ class PendingVerdict(models.Model):
 
 class JobDependency(models.Model):
     """A job that another job waits for (`after`). `name`: its name. `goal`: the state that it must reach (`JobGoal`).
-    `on`: the job, bound when the waiting job was submitted; None after its row was deleted. `on_uid`: its UID.
-    `reached_at`: when it was seen in that state; it does not matter what happens to it afterwards.
+    `on`: the job, bound when the waiting job was submitted; None if it had ended by then, or if its row was deleted
+    since. `on_uid`: its UID. `reached_at`: when it was seen in that state; it does not matter what happens to it
+    afterwards. `open`: whether the job still waits for it. It does not if the state was reached, an update has removed
+    the name, or the waiting job has ended.
 
     The journal does not contain these rows. It contains whether a job waits.
     """
@@ -247,10 +254,12 @@ class JobDependency(models.Model):
     on = models.ForeignKey(Job, models.SET_NULL, null=True, blank=True, related_name="dependents")
     on_uid = models.UUIDField()
     reached_at = models.DateTimeField(_("reached"), null=True, blank=True)
+    open = models.BooleanField(_("open"), default=True)
 
     class Meta:
         ordering = ["job", "name"]
         constraints = [models.UniqueConstraint(fields=["job", "name"], name="one_dependency_per_name")]
+        indexes = [models.Index(fields=["on"], name="open_dependency", condition=Q(open=True))]
         verbose_name = _("dependency of a job")
         verbose_name_plural = _("dependencies of jobs")
 

@@ -81,11 +81,12 @@ class CounterChanges:
             " tasks_pending = j.tasks_pending + c.pending, tasks_running = j.tasks_running + c.running,"
             " tasks_dead = j.tasks_dead + c.dead, tasks_up = j.tasks_up + c.up,"
             " state = CASE WHEN j.state = 'pending' AND j.tasks_running + c.running > 0 THEN 'running'"
-            " ELSE j.state END"
+            " ELSE j.state END,"
+            " may_start_since = CASE WHEN j.max_running > 0 AND c.running < 0 THEN %s ELSE j.may_start_since END"
             " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
             " AS c(id, total, pending, running, dead, up) WHERE j.id = c.id"
             " RETURNING j.id, j.state, j.tasks_total = j.tasks_dead",
-            [column(ids), *columns],
+            [entry.time, column(ids), *columns],
         )
         over = [job for job, state, all_dead in rows if all_dead and state != JobState.DEAD]
         jobs_end_if_over(entry, over)
@@ -121,7 +122,7 @@ def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
         " FROM scheduling_task WHERE job_id = ANY(%s) GROUP BY job_id)"
         " UPDATE scheduling_job AS j SET state = 'dead', outcome = worst.how, ended_at = %s"
         " FROM worst, quota_tenant AS o WHERE j.id = worst.job_id AND o.id = j.tenant_id"
-        " RETURNING j.id, worst.how, j.tenant_id, o.name, j.priority, j.requested",
+        " RETURNING j.id, worst.how, j.tenant_id, o.name, j.priority, j.requested, j.waiting",
         [SHRUNK, list(job_ids), entry.time],
     )
     updates = query(
@@ -129,6 +130,8 @@ def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
         " WHERE job_id = ANY(%s) AND state = 'open' RETURNING id, job_id",
         [entry.time, list(job_ids)],
     )
+    if waiting := [job_id for job_id, *_, waits in ended if waits]:
+        execute("UPDATE scheduling_jobdependency SET open = false WHERE job_id = ANY(%s) AND open", [waiting])
     execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [list(job_ids)])
     for update_id, job_id in sorted(updates):
         entry.append(events.UpdateEnded(job_id=job_id, update_id=update_id, how="superseded", detail="the job ended"))
@@ -138,6 +141,6 @@ def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
         cell=Cell.objects.values_list("name", flat=True).get(pk=entry.cell_id),
         asks=[
             admission.AdmissionRequest(tenant_id, tenant, priority, tuple(requested))
-            for _, _, tenant_id, tenant, priority, requested in ended
+            for _, _, tenant_id, tenant, priority, requested, _ in ended
         ],
     )

@@ -90,7 +90,7 @@ def status_context(row: Job) -> dict[str, Any]:
         "waiting": " ".join(held_sentences(row, WORDS)) if is_held(row) else "",
         "beyond": held_sentences(row, WORDS),
         "starts_later": waits_until(row) is not None,
-        "dependencies": dependencies_of(row) if row.waiting or row.released_at else [],
+        "dependencies": dependencies_of(row) if row.waiting or row.may_start_since else [],
         "events": events_of(row),
     }
 

@@ -12,7 +12,7 @@ from scheduling.core.booking.bookings import fit_at, wanted_of
 from scheduling.core.booking.run_ends import Occupants, occupants_of
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.forecast import Ends
-from scheduling.core.kernels.placement import NOT_TRIED
+from scheduling.core.kernels.placement import HELD_BACK, NOT_TRIED
 from scheduling.core.placing.equivalence_classes import GroupedQueue
 from scheduling.core.vocabulary.kernel_arrays import Tables
 
@@ -63,7 +63,7 @@ class FitTimes:
     def _fit(self, group: int, gang: int, number: int, there: Occupants) -> float:
         sorting = self._sorting
         here = np.flatnonzero(sorting.of_task == group)
-        here = here[self._tables.placed.machine[here] != NOT_TRIED]
+        here = here[~np.isin(self._tables.placed.machine[here], (NOT_TRIED, HELD_BACK))]
         job = int(sorting.job[here[0]])
         of = np.array([group], dtype=np.int32)
         if gang:

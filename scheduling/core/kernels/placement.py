@@ -59,7 +59,9 @@ from scheduling.core.vocabulary.kernel_arrays import (
 
 # How far the search of a group has come.
 DIRECT, PREEMPTING, BREAKING, FULL = range(4)
-NONE_FITS, NOT_TRIED = -1, -2
+# What `Placed.machine` contains for a task that has no machine: no machine fits, or the pass had placed enough tasks
+# before, or as many tasks of the job run as its `max_running` allows.
+NONE_FITS, NOT_TRIED, HELD_BACK = -1, -2, -3
 # A search for better machines passes at most so many for each that it may compare, and scans them in short steps.
 AHEAD, STEP = 16, 32
 # A task comes, or what came goes again.
@@ -486,7 +488,7 @@ def place(t: Tables, begin: int) -> int:
             placed.machine[i] = NONE_FITS
             continue
         if queue.left[queue.job[i]] <= 0:
-            placed.machine[i] = NOT_TRIED
+            placed.machine[i] = HELD_BACK
             continue
         m = _find(t, i)
         if m >= 0:

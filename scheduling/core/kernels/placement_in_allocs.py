@@ -29,7 +29,8 @@ class Allocs(NamedTuple):
 
 class InnerTasks(NamedTuple):
     """The pending tasks in queue order. `kind`: the task's row in `Kinds`. Tasks of one kind have the same alloc set
-    and the same requirement. If a job limits its tasks per machine, its tasks have a kind of their own.
+    and the same requirement. If a job limits its tasks per machine, its tasks have a kind of their own. `job`: the slot
+    of the task's job. `left`: by slot of a job, how many further tasks may be placed (`max_running`).
     """
 
     kind: Ints
@@ -37,6 +38,8 @@ class InnerTasks(NamedTuple):
     avoid_from: Ints  # rows of `avoid`: machines the task crashed on
     avoid_to: Ints
     avoid: Ints
+    job: Ints
+    left: Ints
 
 
 class Kinds(NamedTuple):
@@ -106,8 +109,8 @@ def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
 @compiled
 def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, alloc: Ints, devices: Ints) -> None:
     """Place tasks into allocs, in order, until about `most` of the N tasks are placed. The kernel writes into `alloc`
-    [N] the row of the alloc chosen for each task, -1 if none fits, or -2 if the task was not tried. It writes into
-    `devices` [N] the bit mask of the accelerators that the task gets.
+    [N] the row of the alloc chosen for each task, -1 if none fits, -2 if the task was not tried, or -3 if as many tasks
+    of its job run as may run. It writes into `devices` [N] the bit mask of the accelerators that the task gets.
     """
     gang = -1
     gang_end = 0
@@ -125,6 +128,9 @@ def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, all
         alloc[i] = -1
         if failed:
             continue
+        if inner.left[inner.job[i]] <= 0:
+            alloc[i] = -3
+            continue
         k = inner.kind[i]
         a = _find(allocs, inner, kinds, i)
         if a >= 0:
@@ -133,6 +139,7 @@ def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, all
                 mask = pick_devices(allocs.devices, a, kinds.limit[k, ACCELERATORS])
             _hold(allocs, kinds, k, a, mask, _COMES)
             alloc[i], devices[i] = a, mask
+            inner.left[inner.job[i]] -= 1
             done += 1
         elif gang >= 0:
             failed = True
@@ -141,4 +148,5 @@ def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, all
             for j in range(gang, i):
                 _hold(allocs, kinds, inner.kind[j], alloc[j], devices[j], _GOES)
                 kinds.full[inner.kind[j]] = 0
+                inner.left[inner.job[j]] += 1
                 alloc[j] = -1

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.tasks import TaskTable
+from scheduling.core.kernels.placement import HELD_BACK
 from scheduling.core.placing.free_capacity import FreeCapacity, enough
 from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.policy import Policy
@@ -33,6 +34,8 @@ def worth_retrying(tasks: TaskTable, policy: Policy, slots: Slots, machine: Ints
     The result is true only if the queue needs most of the free capacity, but not more than is free, and if the first
     attempt placed at least half of the tasks.
     """
+    tried = machine != HELD_BACK
+    slots, machine = slots[tried], machine[tried]
     placed = int(np.count_nonzero(machine >= 0))
     if placed == len(slots) or 2 * placed < len(slots) or len(slots) > policy.max_assignments:
         return False

@@ -18,6 +18,7 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
 from scheduling.core.kernels.devices import WHOLE, set_bits
 from scheduling.core.kernels.placement_in_allocs import Allocs, InnerTasks, Kinds, place_inside
+from scheduling.core.placing.queue import may_start
 from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.policy import Policy
@@ -163,6 +164,8 @@ def _sorted(
         avoid_from=np.concatenate(([0], ends[:-1])).astype(np.int64),
         avoid_to=ends,
         avoid=np.array(avoid, dtype=np.int64),
+        job=job,
+        left=may_start(tasks),
     )
     return inner, kinds, there
 

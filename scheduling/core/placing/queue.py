@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,12 @@ def workload_of(job: LiveJob) -> Workload:
     return "service" if job.latency_sensitive or job.kind == "alloc-set" else "batch"
 
 
-def pending_of(tasks: TaskTable, workload: Workload = "", *, now: float = math.inf) -> Slots:
+def pending_of(
+    tasks: TaskTable, workload: Workload = "", *, now: float = math.inf, crashed: Collection[int] = ()
+) -> Slots:
     """Return the slots of the pending tasks of a workload, unsorted. An empty `workload` means all workloads. Tasks
-    whose job starts after the time `now` or waits for other jobs are left out, and so are tasks beyond the
-    `max_running` of their job.
+    whose job starts after the time `now` or waits for other jobs are left out, and so are tasks that the
+    `max_running` of their job holds back. `crashed`: the ids of tasks that avoid machines.
     """
     slots = np.flatnonzero(tasks.state == PENDING)
     later = tasks.job_start_after > now
@@ -35,7 +38,7 @@ def pending_of(tasks: TaskTable, workload: Workload = "", *, now: float = math.i
     if workload:
         own = np.array([job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_)
         slots = slots[own[tasks.job[slots]]]
-    return within_bounds(tasks, slots, by_kind=True)
+    return _within_bounds(tasks, slots, crashed)
 
 
 def may_start(tasks: TaskTable) -> Slots:
@@ -47,22 +50,23 @@ def may_start(tasks: TaskTable) -> Slots:
     return result
 
 
-def within_bounds(tasks: TaskTable, slots: Slots, *, by_kind: bool = False) -> Slots:
-    """Leave out pending tasks beyond the `max_running` of their job. Those with the lowest indexes stay. `by_kind`: so
-    many tasks of each kind of equal tasks stay, because one kind may fit nowhere. Then the pass must stop when so many
-    tasks of the job are placed, of whatever kind.
+def _within_bounds(tasks: TaskTable, slots: Slots, crashed: Collection[int]) -> Slots:
+    """Leave out the pending tasks of jobs with `max_running` that are not needed to fill the bound. Of each kind of
+    equal tasks of a job, so many tasks with the lowest indexes stay, because another kind may fit nowhere. The kernels
+    stop when so many tasks of the job are placed, of whatever kind. `crashed`: the ids of tasks that avoid machines on
+    which they crashed. These tasks stay too, and fill no place of another task.
     """
     if not tasks.job_max_running.any():
         return slots
-    job = tasks.job[slots]
-    bounded = tasks.job_max_running[job] > 0
+    bounded = tasks.job_max_running[tasks.job[slots]] > 0
     own = slots[bounded]
     if len(own) == 0:
         return slots
-    job = tasks.job[own]
-    rank = _rank_within(tasks.id[own], (job, tasks.shape[own]) if by_kind else (job,))
+    job, left = tasks.job[own], may_start(tasks)
+    apart = np.isin(tasks.id[own], np.fromiter(crashed, np.int64, len(crashed)))
+    rank = _rank_within(tasks.id[own], (job, tasks.shape[own], apart))
     keep = ~bounded
-    keep[bounded] = rank < may_start(tasks)[job]
+    keep[bounded] = (rank < left[job]) | (apart & (left[job] > 0))
     return slots[keep]
 
 

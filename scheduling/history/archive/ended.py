@@ -51,7 +51,7 @@ _FREE = """
     AND NOT EXISTS (SELECT FROM scheduling_job AS i WHERE i.alloc_set_id = j.id)
     AND NOT EXISTS (SELECT FROM scheduling_keptalloc AS k WHERE k.job_id = j.id)
     AND NOT EXISTS (SELECT FROM scheduling_jobdependency AS w JOIN scheduling_job AS i ON i.id = w.job_id
-                    WHERE w.on_id = j.id AND w.reached_at IS NULL AND i.waiting AND i.ended_at IS NULL)
+                    WHERE w.on_id = j.id AND w.open AND i.waiting AND i.ended_at IS NULL)
     AND NOT EXISTS (SELECT FROM scheduling_shellsession AS s WHERE s.job_id = j.id)"""
 # A job may have a shorter time than its cell. It is counted in whole days, too. Both sides of OR have an index.
 _OLD = f"""

@@ -25,6 +25,7 @@ JobName = tuple[str, str]  # tenant, name
 class RequestedJob:
     """A job that is live in a state. `version`: of its spec. `alloc_set`: the name of the alloc set that contains it,
     or "". `alive`, `dead`: the indexes of its tasks. `machines`: the id of the machine, by index of a running task.
+    `waiting`: whether it waits for other jobs.
     """
 
     id: int
@@ -36,6 +37,7 @@ class RequestedJob:
     alive: frozenset[int]
     dead: frozenset[int]
     machines: Mapping[int, int]
+    waiting: bool = False
 
     @property
     def key(self) -> JobName:
@@ -133,6 +135,7 @@ def _requested(state: RecordedState, job: LiveJob) -> RequestedJob:
         alive=frozenset(indexes[~dead].tolist()),
         dead=frozenset(indexes[dead].tolist()),
         machines=dict(zip(indexes[running].tolist(), on.tolist(), strict=True)),
+        waiting=job.waiting,
     )
 
 

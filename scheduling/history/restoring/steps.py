@@ -24,7 +24,7 @@ from scheduling.history.restoring.differences import Differences, Pair, Requeste
 from scheduling.history.restoring.outcome import Problem
 from scheduling.history.restoring.replacements import Replacement, replacements
 from scheduling.jobs import submit_and_kill, updates
-from scheduling.jobs.submission.outcomes import rejected_event
+from scheduling.jobs.submission.outcomes import Submission, rejected_event
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import ArchivedJob, Cell, Job, JobSpec
@@ -93,13 +93,15 @@ class Steps:
         changed: dict[int, RequestedJob] = {}  # the earlier job by the id of the live one
         for _ in range(ROUNDS):
             before = len(self._submit) + len(self._update) + len(self._replace)
-            self._again |= self._submit_jobs(self._submit)
-            back = {job.id for job in self._again.values()}
-            self._submit = [job for job in self._submit if job.id not in back]
+            self._again |= self._submit_jobs([job for job in self._submit if not job.waiting])
             changed |= {pair.now.id: pair.then for pair in self._update if self._update_job(pair)}
             self.changed += [pair.now for pair in self._update if pair.now.id in changed]
             self._update = [pair for pair in self._update if pair.now.id not in changed]
             self._replace = [one for one in self._replace if not self._replace_jobs(one)]
+            # The jobs that they wait for have come back by now.
+            self._again |= self._submit_jobs([job for job in self._submit if job.waiting])
+            back = {job.id for job in self._again.values()}
+            self._submit = [job for job in self._submit if job.id not in back]
             if len(self._submit) + len(self._update) + len(self._replace) in (0, before):
                 break
         self.submitted += self._again.values()
@@ -123,13 +125,26 @@ class Steps:
         counters.jobs_end_if_over(entry, ids)
 
     def _submit_jobs(self, wanted: Sequence[RequestedJob]) -> dict[int, RequestedJob]:
-        """Submit jobs again. Return those that are accepted, by their new ids."""
+        """Submit jobs again. Return those that are accepted, by their new ids. A job that did not wait for other jobs
+        at the moment to which the cell is set back does not wait for them again.
+        """
         known = [job for job in wanted if self._is_known(job, _SUBMIT_IT)]
-        wanted = sorted(known, key=_sets_first)
-        if not wanted:
-            return {}
-        specs = [self._spec(job) for job in wanted]
-        done = submit_and_kill.jobs_submit_specs(principal=self._principal, cell=self._cell, specs=specs)
+        found = {}
+        for waiting in (False, True):
+            wanted = sorted((job for job in known if job.waiting is waiting), key=_in_order)
+            left = [*self._submit, *(job for one in self._replace for job in one.submit)]
+            done = submit_and_kill.jobs_submit_specs(
+                principal=self._principal,
+                cell=self._cell,
+                specs=[self._spec(job) for job in wanted],
+                binds=waiting,
+                missing={job.key for job in left if job.id in self._rejected},
+            )
+            found |= self._accepted(wanted, done)
+        return found
+
+    def _accepted(self, wanted: Sequence[RequestedJob], done: Sequence[Submission]) -> dict[int, RequestedJob]:
+        """Return the accepted jobs by their new ids, and record the rejections of the others."""
         found = {}
         for job, verdict in zip(wanted, done, strict=True):
             if verdict.job is not None:
@@ -227,7 +242,7 @@ class Steps:
         self.problems = [Problem(job.title, self._rejected[job.id].detail) for job in left]
         for one in self._replace:
             left += one.submit
-            first = next(job for job in sorted(one.submit, key=_sets_first) if job.id in self._rejected)
+            first = next(job for job in sorted(one.submit, key=_in_order) if job.id in self._rejected)
             for job in one.stop:
                 same = job.key == first.key
                 reason = self._rejected[first.id].detail if same else f"{first.title} cannot come back"
@@ -272,8 +287,9 @@ class Steps:
         return _parsed(self._specs[job.id, job.version], self._cell)
 
 
-def _sets_first(job: RequestedJob) -> bool:
-    return bool(job.alloc_set)
+def _in_order(job: RequestedJob) -> tuple[bool, int]:
+    """Sort alloc sets before the jobs inside them, and jobs before those that wait for them, which are newer."""
+    return bool(job.alloc_set), job.id
 
 
 def _parsed(row: JobSpec, cell: Cell) -> job_spec.JobSpecification:

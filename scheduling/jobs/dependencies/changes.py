@@ -27,9 +27,9 @@ def check_after(before: Mapping[str, str], after: Mapping[str, str], job: Job) -
 
 
 def dependencies_keep(entry: journal.JournalEntry, job: Job, after: Mapping[str, str]) -> None:
-    """Remove the open dependencies of a waiting job that are not in `after`. Release the job if none is left."""
+    """Close the open dependencies of a waiting job that are not in `after`. Release the job if none is left."""
     if not job.waiting:
         return
-    JobDependency.objects.filter(job=job, reached_at=None).exclude(name__in=list(after)).delete()
+    JobDependency.objects.filter(job=job, open=True).exclude(name__in=list(after)).update(open=False)
     if jobs_release(entry, [job.id]):
         job.waiting = False

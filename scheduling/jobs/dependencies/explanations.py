@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from django.db.models import prefetch_related_objects
 
 from scheduling.core.explaining.wording import ENGLISH, Words
-from scheduling.core.vocabulary.states import JobGoal, JobState
+from scheduling.core.vocabulary.states import JobGoal
 from scheduling.models import Job, JobDependency
 
 # Open dependencies up to this number are named.
@@ -20,20 +20,17 @@ def dependencies_of(job: Job) -> list[JobDependency]:
     return sorted(job.dependencies.all(), key=lambda one: one.name)
 
 
-def waits_for_jobs(job: Job) -> bool:
-    """Return whether the tasks of the job wait for other jobs."""
-    return job.waiting and job.state != JobState.DEAD
-
-
 def open_dependencies(job: Job) -> list[tuple[str, str]]:
     """Return (name, goal) of the jobs that a job still waits for, sorted by name. Queries: as `dependencies_of`."""
-    return [(one.name, one.goal) for one in dependencies_of(job) if one.reached_at is None]
+    return [(one.name, one.goal) for one in dependencies_of(job) if one.open]
 
 
 def dependency_sentence(waits: Sequence[tuple[str, str]], words: Words = ENGLISH) -> str:
     """Return the sentence about a job that waits for other jobs. `waits`: (name, goal) of these jobs. `words`:
-    translates the texts.
+    translates the texts. A copy of a cell for study does not contain them.
     """
+    if not waits:
+        return words.gettext("The tasks wait for other jobs (after), which this copy of the cell does not contain.")
     texts = {
         JobGoal.SUCCEEDED: words.gettext("job %(name)s has succeeded"),
         JobGoal.ENDED: words.gettext("job %(name)s has ended"),

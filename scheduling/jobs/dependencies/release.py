@@ -11,7 +11,7 @@ from scheduling.models import Job
 
 _WITHOUT_OPEN = """
     SELECT j.id FROM scheduling_job AS j WHERE j.id = ANY(%s) AND j.waiting AND j.ended_at IS NULL
-    AND NOT EXISTS (SELECT FROM scheduling_jobdependency AS d WHERE d.job_id = j.id AND d.reached_at IS NULL)
+    AND NOT EXISTS (SELECT FROM scheduling_jobdependency AS d WHERE d.job_id = j.id AND d.open)
     ORDER BY j.id"""
 
 
@@ -21,6 +21,6 @@ def jobs_release(entry: JournalEntry, job_ids: Collection[int]) -> int:
     """
     ids = [job_id for (job_id,) in query(_WITHOUT_OPEN, [list(job_ids)])] if job_ids else []
     if ids:
-        Job.objects.filter(pk__in=ids).update(waiting=False, released_at=entry.time)
+        Job.objects.filter(pk__in=ids).update(waiting=False, may_start_since=entry.time)
         entry.extend(events.JobReleased(job_id=job_id) for job_id in ids)
     return len(ids)

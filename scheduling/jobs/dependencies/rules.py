@@ -20,8 +20,9 @@ class GoalState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OtherJob:
-    """What the rule needs of the job that another job waits for. `state`, `outcome`, `up`, `total`, `dead`,
-    `max_running`: as in `scheduling.models.Job`.
+    """What the rule needs of the job that another job waits for. `updating`: whether an update of the job is open,
+    which may add or restart tasks. `state`, `outcome`, `up`, `total`, `dead`, `max_running`, `kind`: as in
+    `scheduling.models.Job`.
     """
 
     name: str
@@ -31,10 +32,13 @@ class OtherJob:
     total: int
     dead: int
     max_running: int = 0
+    updating: bool = False
+    kind: str = "job"
 
 
 def goal_state(goal: JobGoal, other: OtherJob | None) -> GoalState:
-    """Return whether `other` has reached the goal. `other`: None if its row was deleted, so that only its end is known.
+    """Return whether `other` has reached the goal. `other`: None if its row was deleted, so it has ended in an
+    unknown way.
 
     A job has succeeded if it ended with the outcome `finished`: no task failed or was killed, except tasks that an
     update removed. Such a job has also run.
@@ -42,7 +46,8 @@ def goal_state(goal: JobGoal, other: OtherJob | None) -> GoalState:
     if other is not None and other.state != JobState.DEAD:
         living = other.total - other.dead
         wanted = min(living, other.max_running or living)
-        return GoalState.REACHED if goal is JobGoal.RUNNING and other.up >= wanted > 0 else GoalState.OPEN
+        runs = other.up >= wanted > 0 and not other.updating
+        return GoalState.REACHED if goal is JobGoal.RUNNING and runs else GoalState.OPEN
     if goal is JobGoal.ENDED or (other is not None and other.outcome == FINISHED):
         return GoalState.REACHED
     return GoalState.MISSED

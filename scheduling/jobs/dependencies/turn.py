@@ -1,7 +1,7 @@
 """Releases jobs whose other jobs have reached their goals, and ends jobs that can no longer start (§2.3). The master
 does this once per second.
 
-    waiting jobs, by an index ── a goal reached or missed? ──► lock the cell ─► read again ─┬─ all reached ─► release
+    awaited jobs, by an index ── a goal reached or missed? ──► lock the cell ─► read again ─┬─ all reached ─► release
                                                                                             └─ one missed ──► end
 
 The second read is under the cell's lock, and releases and ends are events of the journal. So each job is released or
@@ -26,28 +26,49 @@ from scheduling.tasks import counters, transitions
 CAUSE = "dependency"
 # Dependencies of one transaction. The next second handles more.
 _AT_ONCE = 5_000
-# Open dependencies of waiting jobs, except those whose other job has neither ended nor a task that is up. The last
-# condition saves time, and `goal_state` is the rule.
-_OPEN = """
-    SELECT d.id, d.job_id, d.goal, d.name, o.state, o.outcome, o.tasks_up, o.tasks_total, o.tasks_dead,
-        o.max_running
-    FROM scheduling_job AS j JOIN scheduling_jobdependency AS d ON d.job_id = j.id
-    LEFT JOIN scheduling_job AS o ON o.id = d.on_id
-    WHERE j.cell_id = %s AND j.waiting AND j.ended_at IS NULL AND d.reached_at IS NULL
-    AND (o.id IS NULL OR o.ended_at IS NOT NULL OR (d.goal = 'running' AND o.tasks_up > 0)) ORDER BY d.id"""
+# The open dependencies that are decided. The statement reads each job that others wait for once, by the index of open
+# dependencies, and then only the dependencies on jobs that may have reached or missed a goal. So its work does not
+# depend on how many jobs wait. `goal_state` has the same rule, and decides.
+_DECIDED = """
+    WITH RECURSIVE awaited AS (
+        (SELECT on_id FROM scheduling_jobdependency WHERE open AND on_id IS NOT NULL ORDER BY on_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT d.on_id FROM scheduling_jobdependency AS d WHERE d.open AND d.on_id > a.on_id
+                ORDER BY d.on_id LIMIT 1)
+        FROM awaited AS a WHERE a.on_id IS NOT NULL
+    ), other AS (
+        SELECT o.id, o.kind, o.state, o.outcome, o.tasks_up, o.tasks_total, o.tasks_dead, o.max_running,
+            EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = o.id AND u.state = 'open') AS updating
+        FROM awaited AS a JOIN scheduling_job AS o ON o.id = a.on_id
+        WHERE o.cell_id = %(cell)s AND (o.ended_at IS NOT NULL OR o.tasks_up > 0)
+    ), decided AS (
+        SELECT d.id, d.job_id, d.goal, d.name, o.state, o.outcome, o.tasks_up, o.tasks_total, o.tasks_dead,
+            o.max_running, o.updating, o.kind
+        FROM other AS o JOIN scheduling_jobdependency AS d ON d.on_id = o.id AND d.open
+        WHERE o.state = 'dead' OR (d.goal = 'running' AND NOT o.updating AND o.tasks_up >= least(
+            o.tasks_total - o.tasks_dead, coalesce(nullif(o.max_running, 0), o.tasks_total)))
+        UNION ALL
+        SELECT d.id, d.job_id, d.goal, d.name, NULL, '', 0, 0, 0, 0, false, ''
+        FROM scheduling_jobdependency AS d WHERE d.open AND d.on_id IS NULL
+    )
+    SELECT d.* FROM decided AS d JOIN scheduling_job AS j ON j.id = d.job_id
+    WHERE j.cell_id = %(cell)s AND j.waiting AND j.ended_at IS NULL
+    AND (%(ids)s::bigint[] IS NULL OR d.id = ANY(%(ids)s::bigint[]))
+    LIMIT %(most)s"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """Dependencies that are decided. `reached`: the id of each, with the id of its job. `missed`: why a job cannot
-    start, by the id of the job.
+    """Dependencies that are decided, by their `ids`. `reached`: the id of each, with the id of its job. `missed`: why a
+    job cannot start, by the id of the job.
     """
 
+    ids: list[int]
     reached: dict[int, int]
     missed: dict[int, str]
 
     def __bool__(self) -> bool:
-        return bool(self.reached or self.missed)
+        return bool(self.ids)
 
 
 def dependencies_settle(cell_id: int, *, most: int = journal.CHUNK) -> int:
@@ -57,27 +78,31 @@ def dependencies_settle(cell_id: int, *, most: int = journal.CHUNK) -> int:
 
     Locks the cell's row, then the tasks in order of id. If nothing is decided, it makes one query and locks nothing.
     """
-    if not _decided(cell_id):
+    if not (found := _decided(cell_id)):
         return 0
     with journal.write(cell_id, system("dependencies")) as entry:
-        decided = _decided(cell_id)
-        JobDependency.objects.filter(pk__in=decided.reached).update(reached_at=entry.time)
+        decided = _decided(cell_id, among=found.ids)
+        JobDependency.objects.filter(pk__in=decided.reached).update(reached_at=entry.time, open=False)
         _end(entry, decided.missed, most)
         released = jobs_release(entry, set(decided.reached.values()) - decided.missed.keys())
     return released + len(decided.missed)
 
 
-def _decided(cell_id: int) -> _Decided:
-    found = _Decided({}, {})
-    for identity, job_id, goal, name, state, *facts in query(_OPEN, [cell_id]):
+def _decided(cell_id: int, *, among: list[int] | None = None) -> _Decided:
+    """Return decided dependencies of the cell. `among`: look only at these ids, in the second read under the lock."""
+    found = _Decided([], {}, {})
+    for identity, job_id, goal, name, state, *facts in query(
+        _DECIDED, {"cell": cell_id, "ids": among, "most": _AT_ONCE}
+    ):
         other = None if state is None else OtherJob(name, state, *facts)
-        match goal_state(JobGoal(goal), other):
-            case GoalState.REACHED:
-                found.reached[identity] = job_id
-            case GoalState.MISSED:
-                found.missed.setdefault(job_id, _detail(name, goal, other))
-        if len(found.reached) + len(found.missed) >= _AT_ONCE:
-            break
+        decided = goal_state(JobGoal(goal), other)
+        if decided is GoalState.OPEN:
+            continue
+        found.ids.append(identity)
+        if decided is GoalState.REACHED:
+            found.reached[identity] = job_id
+        else:
+            found.missed.setdefault(job_id, _detail(name, goal, other))
     return found
 
 
@@ -95,4 +120,4 @@ def _end(entry: journal.JournalEntry, missed: dict[int, str], most: int) -> None
 def _detail(name: str, goal: str, other: OtherJob | None) -> str:
     if other is None:
         return f"{CAUSE}: job {name} was deleted before it was known whether it had reached its state ({goal})"
-    return f"{CAUSE}: job {name} has ended ({other.outcome}), so it can no longer be {goal}, as this job demands"
+    return f"{CAUSE}: job {name} has ended ({other.outcome}), so it can no longer be {goal}, for which this job waits"

@@ -25,10 +25,8 @@ from scheduling.tasks import held_tasks
 _AT_ONCE = 1000
 _LIVE = "j.state <> 'dead' AND c.study_of IS NULL"
 _PENDING = f"""
-WITH {held_tasks.MOVED}
 SELECT t.job_id, j.priority, min({held_tasks.SINCE}) AS since
 FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id JOIN scheduling_cell AS c ON c.id = j.cell_id
-    {held_tasks.JOINED}
 WHERE {_LIVE} AND t.state = 'pending' AND {held_tasks.MAY_START}
 GROUP BY t.job_id, j.priority
 HAVING min({held_tasks.SINCE}) <= %(before)s"""

@@ -31,12 +31,13 @@ class Submission:
 @dataclass(frozen=True, slots=True)
 class BoundDependency:
     """A job that a submitted job waits for. `goal`: a value of `JobGoal`. `on`: its id, or an item of the same
-    submission. `uid`: its UID; None for an item. `reached`: whether it has already reached the goal.
+    submission, or None if it has ended. `uid`: its UID; None for an item. `reached`: whether it has already reached the
+    goal.
     """
 
     name: str
     goal: str
-    on: int | Item
+    on: int | Item | None
     uid: uuid.UUID | None = None
     reached: bool = False
 
@@ -45,6 +46,9 @@ class BoundDependency:
 class Item:
     """One job that `principal` submits. `size`: how many tasks are created together with the job. An update creates
     the other tasks later.
+
+    `binds`: whether the job waits for the jobs in its `after`. `rejected_names`: (tenant, job name) of earlier jobs of
+    the same request that were rejected; the items of a request share this set.
 
     `submission_key`: the idempotency key that the client chose, or "". `if_revision`: the revision that the live job of
     this name must have (`submission.revisions`), or "".
@@ -60,6 +64,8 @@ class Item:
     packages: dict[str, Any] = field(default_factory=dict)  # `JobSpec.packages`
     inside: int | Item | None = None  # its alloc set: the id of a live job, or an item of the same submission
     dependencies: tuple[BoundDependency, ...] = ()  # of the jobs in `after`
+    binds: bool = True
+    rejected_names: set[tuple[str, str]] = field(default_factory=set)
     submission_key: str = ""
     if_revision: str = ""
 
@@ -67,6 +73,14 @@ class Item:
     def key(self) -> tuple[int, str]:
         """Return (tenant id, job name). Only one live job of a cell may have this tenant and name."""
         return (self.tenant.id, self.spec.name)
+
+    @property
+    def full_name(self) -> tuple[str, str]:
+        return (self.spec.tenant, self.spec.name)
+
+    @property
+    def is_refused(self) -> bool:
+        return self.verdict is not None and self.verdict.problem is not None
 
     @property
     def keys(self) -> set[tuple[int, str, str]]:
