@@ -27,7 +27,7 @@ app = Commands()
 LABEL = "applied-by"
 SUFFIXES = (".jsonnet", ".yaml", ".yml", ".json")
 MOST_FILES = 10_000
-_ALLOC_SET = "AllocSet"
+_ALLOC_SET, _TEMPLATE = "AllocSet", "Template"
 # Codes of rejections because of a job in `after`.
 _OF_DEPENDENCIES = ("no-such-dependency", "dependency-missed")
 # Codes of errors that no change of a file mends.
@@ -106,6 +106,9 @@ def _planned(session: Context, folder: Path, owner: str) -> list[Wanted]:
     problems: dict[str, str] = {}
     for file in _files(folder):
         try:
+            if jobfile.read(str(file)).get("kind") == _TEMPLATE:
+                output.remark(f"{file} is a template, which stays as it is; use `borgctl template create {file}`")
+                continue
             job, body = _read(session, file, owner)
         except CommandFailed as failed:
             problems[str(file)] = failed.detail

@@ -34,6 +34,7 @@ File = Annotated[str, typer.Argument(help="Job file (.jsonnet, .yaml or .json), 
 def submit(session: Context, file: File, if_revision: IfRevision = None, dry_run: DryRun = False) -> None:
     """Submit the job in FILE. A second submission of the same file changes nothing."""
     spec = jobfile.read(file)
+    _no_template(spec)
     job = target_of(session, spec)
     if spec.get("kind") == CRON:
         body = body_of(spec, job)
@@ -52,6 +53,7 @@ def plan(session: Context, file: File) -> None:
     the job.
     """
     spec = jobfile.read(file)
+    _no_template(spec)
     job = target_of(session, spec)
     if spec.get("kind") == CRON:
         answer = plan_cron(session, CronReference(job.cell, job.tenant, job.name), body_of(spec, job))
@@ -65,6 +67,13 @@ def plan(session: Context, file: File) -> None:
     if not session.json and (revision := answer.get("job_revision")):  # portals before 2026-11-28 send none
         output.say(f"  Revision for --if-revision: {revision}")
     return None
+
+
+def _no_template(spec: dict[str, Any]) -> None:
+    """Raise `CommandFailed` if the file is a template, which other commands create."""
+    if spec.get("kind") == "Template":
+        detail = "the file is a template, not a job; create it with `borgctl template create FILE`"
+        raise CommandFailed("invalid-spec", detail, fields={"kind": detail})
 
 
 @app.command()
@@ -90,6 +99,7 @@ def fit(session: Context, file: File) -> None:
 def update(session: Context, file: File, if_revision: IfRevision = None, dry_run: DryRun = False) -> None:
     """Update the job to the spec in FILE, a few tasks at a time."""
     spec = jobfile.read(file)
+    _no_template(spec)
     job = target_of(session, spec)
     if spec.get("kind") == CRON:
         body = body_of(spec, job)

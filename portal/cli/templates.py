@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import jobfile, output
-from portal.cli.context import CellOption, Commands, Context, DryRun, JobReference
+from portal.cli.context import CellOption, Commands, Context, DryRun, IfRevision, JobReference
 from portal.cli.failure import bad_usage
 from portal.cli.jobs import File, body_of, target_of
 from portal.cli.output import would_be
@@ -68,9 +68,13 @@ def list_(
 
 
 @template.command()
-def show(session: Context, name: Name) -> None:
+def show(
+    session: Context,
+    name: Name,
+    version: Annotated[int | None, typer.Option(min=1, help="An earlier version. Default: the newest one.")] = None,
+) -> None:
     """Show a template and its parameters."""
-    answer = session.client.get(named(session, name).path)
+    answer = session.client.get(named(session, name).path, version=version)
     if session.json:
         return output.as_json(answer)
     output.say(f"{answer['cell']}/{answer['tenant']}/{answer['name']}  version {answer['version']}")
@@ -99,6 +103,7 @@ def dispatch(
         list[str] | None, typer.Option("--parameter", "-p", help="An argument, as NAME=VALUE. Repeat for more.")
     ] = None,
     suffix: Annotated[str, typer.Option(help="End of the job's name. Default: the next number.")] = "",
+    if_revision: IfRevision = None,
     dry_run: DryRun = False,
 ) -> None:
     """Submit a job from a template with arguments."""
@@ -107,11 +112,16 @@ def dispatch(
         key, equals, value = one.partition("=")
         if not equals:
             raise bad_usage(f"-p {one}: write NAME=VALUE", parameter="has no =")
+        if key in given:
+            raise bad_usage(f"-p {one}: {key} is given twice; give it once", parameter="is given twice")
         given[key] = value
     reference = named(session, name)
     body = {"parameters": given, "suffix": suffix}
-    answer = session.client.submit(f"{reference.path}dispatch/", body, dry_run=dry_run)
-    return session.say(answer, f"Job {answer['job']} {would_be(dry_run)} submitted.")
+    answer = session.client.submit(f"{reference.path}dispatch/", body, if_revision=if_revision, dry_run=dry_run)
+    text = f"Job {answer['job']} {would_be(dry_run)} submitted."
+    if answer["outcome"] == "unchanged":
+        text = f"Job {answer['job']} is already live with these arguments, so nothing is submitted."
+    return session.say(answer, text)
 
 
 def _default(parameter: dict[str, Any], required: bool) -> str:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field, inline_serializer
+from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.dry_run import DRY_RUN, dry_run
 from quota.paging import IdPaging, paged
-from scheduling.api.base import BodyParser, CellView, valid
+from scheduling.api.base import BodyParser, CellView, valid, whole
 from scheduling.api.change_serializers import OUTCOMES
 from scheduling.api.jobs import KEY, idempotency_key
 from scheduling.api.preconditions import IF_REVISION, if_revision
 from scheduling.job_templates import selectors, template_spec, templates
 from scheduling.models import JobTemplate, JobTemplateVersion
 
+_VERSION = OpenApiParameter("version", OpenApiTypes.INT, description="An earlier version. Default: the newest one.")
 _TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only templates of this tenant.")
 
 
@@ -38,7 +39,6 @@ class TemplateFileSerializer(serializers.Serializer[Any]):
 class TemplateSerializer(serializers.ModelSerializer[JobTemplate]):
     cell = serializers.CharField(source="cell.name")
     tenant = serializers.CharField(source="tenant.name")
-    description = serializers.CharField(source="content.description")
     job_revision = serializers.SerializerMethodField(help_text="For `If-Match`.")
 
     class Meta:
@@ -59,16 +59,12 @@ class TemplateVersionSerializer(serializers.ModelSerializer[JobTemplateVersion])
 
 
 class TemplateDetailSerializer(TemplateSerializer):
-    parameters = serializers.DictField(source="content.parameters", help_text="A JSON Schema.")
-    job = serializers.SerializerMethodField(help_text="The job of a dispatch, with $(param.NAME).")
+    parameters = serializers.DictField(source="shown.parameters", help_text="A JSON Schema.")
+    job = serializers.DictField(source="shown.job", help_text="The job of a dispatch, with $(param.NAME).")
     versions = TemplateVersionSerializer(many=True, help_text="The newest versions.")
 
     class Meta(TemplateSerializer.Meta):
         fields = (*TemplateSerializer.Meta.fields, "parameters", "job", "versions")  # type: ignore[assignment]
-
-    @extend_schema_field(serializers.DictField())
-    def get_job(self, row: JobTemplate) -> dict[str, Any]:
-        return selectors.job_shown(self.context["principal"], row)
 
 
 TemplateChangeSerializer = inline_serializer(
@@ -117,11 +113,14 @@ class TemplateView(CellView):
     def template(self, cell: str, tenant: str, name: str) -> JobTemplate:
         return selectors.template_named(self.principal, self.cell(cell), tenant, name)
 
-    @extend_schema(operation_id="templates_get", responses=TemplateDetailSerializer)
+    @extend_schema(operation_id="templates_get", parameters=[_VERSION], responses=TemplateDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, name: str) -> Response:
         """Return a template with its parameters, its job and its newest versions."""
         row = self.template(cell, tenant, name)
-        return Response(TemplateDetailSerializer(row, context={"principal": self.principal}).data)
+        if "version" in request.query_params:
+            row = selectors.at_version(row, whole(request, "version", 1, low=1, high=2**31 - 1))
+        row.shown = selectors.content_shown(self.principal, row)  # type: ignore[attr-defined]
+        return Response(TemplateDetailSerializer(row).data)
 
     @extend_schema(
         operation_id="templates_apply",
@@ -158,7 +157,7 @@ class DispatchView(CellView):
 
     @extend_schema(
         operation_id="templates_dispatch",
-        parameters=[DRY_RUN, KEY],
+        parameters=[DRY_RUN, KEY, IF_REVISION],
         request=DispatchSerializer,
         responses={200: DispatchedSerializer, 201: DispatchedSerializer},
     )
@@ -174,6 +173,7 @@ class DispatchView(CellView):
             given=given["parameters"],
             suffix=given["suffix"],
             key=idempotency_key(request),
+            if_revision=if_revision(request),
             dry_run=rehearsed,
         )
         uid = done.job.uid if done.job is not None and not rehearsed else None

@@ -40,6 +40,7 @@ from scheduling.models import (
     Departure,
     Drain,
     Job,
+    JobTemplate,
     JoinToken,
     KeptAlloc,
     Machine,
@@ -61,10 +62,10 @@ class CellDeletion:
     """What the deletion of a cell would end, and what is in the way.
 
     `jobs`, `alloc_sets`, `tasks`: those that are live. `machines`: how many are in each state. `quota`: what tenants
-    hold from now on. `packages`, `cron_jobs`, `capabilities`: those of this cell. `dns_zone`, `dns_names`: the zone of
-    the cell, and how many jobs, tasks and machines have names in it. `tenants`: the names of the tenants that have
-    quota, packages, jobs or cron jobs in the cell. `jobs_ended`, `archive_files`, `archive_bytes`: the history, which
-    stays readable for SREs.
+    hold from now on. `packages`, `cron_jobs`, `templates`, `capabilities`: those of this cell. `dns_zone`, `dns_names`:
+    the zone of the cell, and how many jobs, tasks and machines have names in it. `tenants`: the names of the tenants
+    that have quota, packages, jobs, cron jobs or templates in the cell. `jobs_ended`, `archive_files`, `archive_bytes`:
+    the history, which stays readable for SREs.
     `problems`: by field, what is in the way and what to do; empty if the cell can be deleted.
     """
 
@@ -76,6 +77,7 @@ class CellDeletion:
     quota: HeldQuota
     packages: int
     cron_jobs: int
+    templates: int
     capabilities: int
     dns_zone: str
     dns_names: int
@@ -97,10 +99,10 @@ def cell_deletion(*, principal: Principal, cell: Cell) -> CellDeletion:
     files = ArchiveFile.objects.filter(cell=cell).exclude(state=ArchiveState.DELETED)
     stored = files.aggregate(files=Count("id"), bytes=Sum("bytes"))
     ended = Job.objects.filter(cell=cell, state=JobState.DEAD.value).count() + only_archived().filter(cell=cell).count()
-    has_jobs, has_cron_jobs, has_packages = (
-        Exists(model.objects.filter(cell=cell, tenant=OuterRef("pk"))) for model in (Job, CronJob, Package)
-    )
-    owners = Tenant.objects.filter(Q(name__in=found.quota.tenants) | has_jobs | has_cron_jobs | has_packages)
+    owning = Q(name__in=found.quota.tenants)
+    for model in (Job, CronJob, JobTemplate, Package):
+        owning |= Q(Exists(model.objects.filter(cell=cell, tenant=OuterRef("pk"))))
+    owners = Tenant.objects.filter(owning)
     return CellDeletion(
         cell=cell.name,
         jobs=found.jobs[JOB],
@@ -110,6 +112,7 @@ def cell_deletion(*, principal: Principal, cell: Cell) -> CellDeletion:
         quota=found.quota,
         packages=packages.count(),
         cron_jobs=CronJob.objects.filter(cell=cell).count(),
+        templates=JobTemplate.objects.filter(cell=cell).count(),
         capabilities=Capability.objects.filter(cell=cell.name).count(),
         dns_zone=f"{cell.name}.{settings.BORG_ZONE}",
         dns_names=found.jobs[JOB] + found.placed + sum(found.machines.values()),

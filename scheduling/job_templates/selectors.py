@@ -9,13 +9,13 @@ from django.db.models import QuerySet
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import of_tenants
-from scheduling.models import Cell, JobTemplate
-from scheduling.spec.masking import masked
+from scheduling.models import Cell, JobTemplate, JobTemplateVersion
+from scheduling.spec.masking import MASK, looks_secret, masked
 
 
 def templates_visible(principal: Principal, cell: Cell, *, tenant: str = "") -> QuerySet[JobTemplate]:
-    """Return the templates of a cell."""
-    rows = of_tenants(JobTemplate.objects.select_related("cell", "tenant"), principal, cell)
+    """Return the templates of a cell, without their contents."""
+    rows = of_tenants(JobTemplate.objects.select_related("cell", "tenant").defer("content"), principal, cell)
     return (rows.filter(tenant__name=tenant) if tenant else rows).order_by("id")
 
 
@@ -27,8 +27,31 @@ def template_named(principal: Principal, cell: Cell, tenant: str, name: str) -> 
     return row
 
 
-def job_shown(principal: Principal, template: JobTemplate) -> dict[str, Any]:
-    """Return the job of a template. Values that look secret are masked if the caller may not change the template."""
-    writes = may(principal, Action.JOB_WRITE, tenant=template.tenant.name, cell=template.cell.name)
-    job: dict[str, Any] = template.content["job"]
-    return job if writes else masked(job)
+def at_version(template: JobTemplate, number: int) -> JobTemplate:
+    """Return the template with the content of an earlier version. Raises `NotFound` if the version is not kept."""
+    row = JobTemplateVersion.objects.filter(template=template, version=number).first()
+    if row is None:
+        raise NotFound("version", str(number))
+    template.content, template.version = row.content, row.version
+    template.description = row.content["description"]
+    return template
+
+
+def content_shown(principal: Principal, template: JobTemplate) -> dict[str, Any]:
+    """Return the content of a template. Values that look secret, also those of parameters, are masked if the caller may
+    not change the template.
+    """
+    content: dict[str, Any] = template.content
+    if may(principal, Action.JOB_WRITE, tenant=template.tenant.name, cell=template.cell.name):
+        return content
+    parameters = content["parameters"]
+    properties = {name: _masked(name, one) for name, one in parameters["properties"].items()}
+    return content | {"job": masked(content["job"]), "parameters": parameters | {"properties": properties}}
+
+
+def _masked(name: str, parameter: dict[str, Any]) -> dict[str, Any]:
+    def shown(value: Any) -> Any:
+        return MASK if isinstance(value, str) and looks_secret(name, value) else value
+
+    masks = {"default": shown(parameter["default"])} if "default" in parameter else {}
+    return parameter | masks | ({"enum": [shown(one) for one in parameter["enum"]]} if "enum" in parameter else {})

@@ -6,14 +6,15 @@ bytes or dict ── parse ──► TemplateSpecification, or Rejected with fie
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from quota.vocabulary.errors import Rejected
-from scheduling.job_templates.parameters import ParametersSchema, arguments, check_schema, filled
+from scheduling.job_templates.parameters import ParametersSchema, arguments, check_schema, check_size, filled, uses
 from scheduling.spec import parser
 from scheduling.spec.field_errors import DNS_LABEL, Problems, convert, rejection
 from scheduling.spec.schema import API_VERSION
@@ -57,7 +58,7 @@ class TemplateSpecification(msgspec.Struct, frozen=True, kw_only=True, dict=True
     @cached_property
     def stored(self) -> dict[str, Any]:
         """Return what a version stores: the description, the parameters and the job."""
-        return {"description": self.description, "parameters": msgspec.to_builtins(self.parameters), "job": self.job}
+        return {"description": self.description, "parameters": self.parameters.document(), "job": self.job}
 
     def digest(self) -> str:
         """Return the SHA-256 of the stored content in hexadecimal."""
@@ -70,7 +71,8 @@ def is_template_file(data: Any) -> bool:
 
 def parse(data: bytes | Mapping[str, Any], *, limits: parser.CellLimits) -> TemplateSpecification:
     """Return the checked template of a job file. Raises `Rejected` with the code `invalid-spec`, whose `fields` contain
-    all problems. If all parameters have defaults, the job with these defaults must be valid too.
+    all problems. The job is checked with the default of each parameter, or a value that the parameter accepts. Problems
+    of fields that use a parameter without a default are left out, because another value may be right.
     """
     problems = Problems()
     file = convert(parser.decode(data), TemplateFile, problems, "")
@@ -78,23 +80,41 @@ def parse(data: bytes | Mapping[str, Any], *, limits: parser.CellLimits) -> Temp
         raise rejection(problems.found)
     _check_header(file, problems)
     check_schema(file.parameters, file.job, problems)
-    if not problems.found and not any(map(file.parameters.is_required, file.parameters.properties)):
-        try:
-            parser.parse(job_file(file.name, "1", file.job, arguments(file.parameters, {}, problems)), limits=limits)
-        except Rejected as problem:
-            for path, message in problem.fields.items():
-                problems.add(f"job.{path}", message)
+    if not problems.found:
+        _check_job(file, limits, problems)
     if problems.found:
         raise rejection(problems.found)
     equal = {name: getattr(file, name) for name in ("name", "tenant", "cell", "description", "parameters", "job")}
     return TemplateSpecification(**equal)
 
 
-def dispatched(
-    name: str, stored: Mapping[str, Any], given: Mapping[str, Any], suffix: str, *, number: int
-) -> dict[str, Any]:
+def _check_job(file: TemplateFile, limits: parser.CellLimits, problems: Problems) -> None:
+    values = {name: one.sample for name, one in file.parameters.properties.items()}
+    check_size(file.job, values, problems)
+    if problems.found:
+        return
+    free = {name for name in values if file.parameters.is_required(name)}
+    try:
+        parser.parse(job_file(file.name, "1" * MAX_SUFFIX, file.job, values), limits=limits)
+    except Rejected as problem:
+        for path, message in problem.fields.items():
+            if not free & uses(_part_at(file.job, path)):
+                problems.add(f"job.{path}", message)
+
+
+def _part_at(job: Any, path: str) -> Any:
+    """Return the part of a job file at a path, or the smallest part around it that exists."""
+    for step in re.findall(r"[^.\[\]]+", path):
+        try:
+            job = job[int(step)] if isinstance(job, list) else job[step]
+        except (LookupError, TypeError, ValueError):
+            break
+    return job
+
+
+def dispatched(name: str, stored: Mapping[str, Any], given: Mapping[str, Any], suffix: str) -> dict[str, Any]:
     """Return the job file of a dispatch. `stored`: as in `TemplateSpecification.stored`. `given`: the arguments.
-    `suffix`: the end of the job's name; by default, the number of the dispatch. Raises `Rejected`, which names each
+    `suffix`: the end of the job's name. Raises `Rejected`, which names each
     wrong argument.
     """
     problems = Problems()
@@ -102,9 +122,11 @@ def dispatched(
         cure = f"use at most {MAX_SUFFIX} lower-case letters, digits and hyphens, a letter or digit last"
         problems.add("suffix", f"{suffix[:64]!r} cannot end the name of a job; {cure}")
     values = arguments(msgspec.convert(stored["parameters"], ParametersSchema), given, problems)
+    if not problems.found:
+        check_size(stored["job"], values, problems)
     if problems.found:
         raise rejection(problems.found)
-    return job_file(name, suffix or str(number), stored["job"], values)
+    return job_file(name, suffix, stored["job"], values)
 
 
 def job_file(name: str, suffix: str, job: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,8 +154,25 @@ def _check_header(file: TemplateFile, problems: Problems) -> None:
             problems.add(f"job.{name}", f"a job gets its {name} from the template; remove this field")
     if file.job.get("kind", "Job") != "Job":
         problems.add("job.kind", "a template submits jobs only; write Job, or remove this field")
+    if _has_nul(file.job):
+        problems.add("job", "contains a NUL character; remove it")
+    if uses(list(_keys(file.job))):
+        problems.add("job", "the name of a field contains $(param.…); only values can have parameters")
     labels = file.job.get("labels")
     if isinstance(labels, dict) and LABEL in labels:
         problems.add(f"job.labels.{LABEL}", "each job gets this label with the name of the template; remove it")
-    if (size := len(msgspec.json.encode(file.job))) > MAX_BYTES:
-        problems.add("job", f"has {size:,} bytes in JSON; give at most {MAX_BYTES:,}; move data into a package")
+    if (size := len(msgspec.json.encode((file.job, file.parameters)))) > MAX_BYTES:
+        cure = f"give at most {MAX_BYTES:,}; move data into a package"
+        problems.add("job", f"has {size:,} bytes in JSON with its parameters; {cure}")
+
+
+def _has_nul(job: Mapping[str, Any]) -> bool:
+    return b"\\u0000" in msgspec.json.encode(job)
+
+
+def _keys(part: Any) -> Iterator[str]:
+    """Yield the names of all fields of a job file."""
+    if isinstance(part, Mapping):
+        yield from part
+    for one in part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ():
+        yield from _keys(one)

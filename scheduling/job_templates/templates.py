@@ -1,23 +1,24 @@
-"""Changes of templates, and dispatches, which submit a job from a template with arguments. Each is one transaction that
-locks the cell's row.
+"""Changes of templates, and dispatches, which submit a job from a template with arguments. Each change is one
+transaction that locks the cell's row. A dispatch takes a number, and then submits the job as any caller does.
 
     template file ─► template_apply ─► JobTemplate, version N ─ arguments ─► template_dispatch ─► an ordinary job
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
 
 from quota.models import Tenant
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import own_tenant, require_tenant
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import JobState
 from scheduling.job_templates import template_spec
 from scheduling.job_templates.template_spec import TemplateSpecification
 from scheduling.jobs import job_name_rules
@@ -30,6 +31,10 @@ from scheduling.models import Cell, Job, JobTemplate, JobTemplateVersion
 NEW = "new"
 KEPT_VERSIONS = 20
 _UID_DIGITS = 12
+# Columns that an apply writes.
+_APPLIED = ("description", "content", "digest", "version", "changed_by", "changed_at")
+# How often a dispatch takes another number, if a job with its name was submitted at the same moment.
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,9 @@ def template_apply(
             _check_number(cell, tenant, spec.name)
             row = JobTemplate(cell=cell, tenant=tenant, name=spec.name, version=0, created_at=entry.time)
         row.content, row.digest, row.version = spec.stored, digest, row.version + 1
-        row.changed_by, row.changed_at = principal.name, entry.time
-        row.save()
+        row.description, row.changed_by, row.changed_at = spec.description, principal.name, entry.time
+        # A dispatch may take a number at the same time.
+        row.save(update_fields=None if row.pk is None else _APPLIED)
         JobTemplateVersion.objects.create(
             template=row, version=row.version, content=row.content, actor=principal.name, created_at=entry.time
         )
@@ -111,35 +117,79 @@ def template_dispatch(
     given: Mapping[str, Any],
     suffix: str = "",
     key: str = "",
+    if_revision: str = "",
     dry_run: bool = False,
 ) -> Submission:
     """Submit a job from the newest version of a template. It is an ordinary job with the permissions of the caller.
 
-    `given`: the arguments by name. `suffix`: the job is named NAME-SUFFIX; by default, the suffix is the next number.
-    `key`: idempotency key, as in `submit_and_kill.job_submit`. Raises `Rejected`, which names each wrong argument, and
-    the errors of `job_submit`.
+    `given`: the arguments by name. `suffix`: the job is named NAME-SUFFIX; by default, the suffix is the next number
+    that no live job has. A number is used at most once; a rejected dispatch uses one up. `key`: idempotency key; a
+    request with a known key returns the job of the first one, whatever the arguments. `if_revision`: the revision that
+    the template must have. Raises `Rejected`, which names each wrong argument, and the errors of `job_submit`.
     """
     require_tenant(principal, Action.JOB_WRITE, template.tenant.name, template.cell.name)
-    problem: Rejected | None = None
-    with transaction.atomic():
-        cell = Cell.objects.select_for_update().get(pk=template.cell_id)
-        row = _read_again(template)
-        known = Job.objects.filter(cell=cell, tenant_id=row.tenant_id, key=key).first() if key else None
-        if known is not None and not suffix:
-            suffix = known.name.removeprefix(f"{row.name}-")  # a repetition of the request, or the key is rejected
-        number = row.dispatches + 1
-        file = template_spec.dispatched(row.name, row.content, given, suffix, number=number)
+    row = _read_again(template)
+    _check_revision(row, if_revision, row.name)
+    if known := _of_key(row, key):
+        return known
+    for attempt in range(_TRIES):
+        number = "" if suffix else str(_next_number(row, take=not dry_run))
+        file = template_spec.dispatched(row.name, row.content, given, suffix or number)
         try:
-            job_spec = spec_for(principal=principal, cell=cell, file=file, tenant=template.tenant.name)
-            done = job_submit(principal=principal, cell=cell, job_spec=job_spec, key=key, dry_run=dry_run)
-        except Rejected as rejection:  # the journal keeps the event of the rejection
-            problem = rejection
+            job_spec = spec_for(principal=principal, cell=template.cell, file=file, tenant=template.tenant.name)
+            done = job_submit(principal=principal, cell=template.cell, job_spec=job_spec, key=key, dry_run=dry_run)
+        except Rejected as problem:
+            if problem.code == "key-used" and (known := _of_key(row, key)):  # a repetition at the same moment
+                return known
+            if suffix or problem.code != "job-exists" or attempt == _TRIES - 1:
+                raise _named(problem, row) from None
         else:
-            if not suffix and not dry_run:
-                JobTemplate.objects.filter(pk=row.pk).update(dispatches=number)
-    if problem is not None:
-        raise problem
-    return done
+            if suffix or done.outcome == "submitted":
+                return done
+    raise Conflict("job-exists", f"cannot find a free name for a job of template {row.name}; give a suffix")
+
+
+def _next_number(row: JobTemplate, *, take: bool) -> int:
+    """Return the next number whose name no live job has. `take`: no other dispatch gets this number."""
+    while True:
+        last = JobTemplate.objects.values_list("last_number", flat=True).get(pk=row.pk)
+        live = Job.objects.filter(cell_id=row.cell_id, tenant_id=row.tenant_id).exclude(state=JobState.DEAD.value)
+        names = set(live.filter(name__startswith=f"{row.name}-").values_list("name", flat=True))
+        number = next(one for one in itertools.count(last + 1) if f"{row.name}-{one}" not in names)
+        rows = JobTemplate.objects.filter(pk=row.pk, last_number=last)
+        if not take or rows.update(last_number=number):
+            return number
+        _read_again(row)  # another dispatch has taken a number, or the template was deleted
+
+
+def _of_key(row: JobTemplate, key: str) -> Submission | None:
+    """Return the submission that an earlier request with this key has made from this template, or None if the key is
+    new. Raises `Conflict` if the key was used for something else.
+    """
+    jobs = Job.objects.select_related("cell", "tenant").filter(cell_id=row.cell_id, tenant_id=row.tenant_id, key=key)
+    job = jobs.first() if key else None
+    if job is None:
+        return None
+    if job.labels.get(template_spec.LABEL) == row.name:
+        return Submission(job.name, job.tenant.name, "submitted", job=job)
+    raise Conflict(
+        "key-used",
+        f"Idempotency-Key: tenant {job.tenant.name} has already used this key for another job, {job.name}; use a new"
+        " key for each dispatch",
+        fields={"Idempotency-Key": "used for another job"},
+    )
+
+
+def _named(problem: Rejected, row: JobTemplate) -> Rejected:
+    """Return the rejection of a job file with the template and version that it comes from. Fields of the job are those
+    of the template's `job`.
+    """
+    if problem.code != "invalid-spec":
+        return problem
+    own = ("parameters", "suffix")
+    fields = {path if path.startswith(own) else f"job.{path}": text for path, text in problem.fields.items()}
+    detail = f"template {row.name}, version {row.version}: {problem.detail}"
+    return Rejected(problem.code, detail, fields=fields, figures=problem.figures, status=problem.status)
 
 
 def revision_of(template: JobTemplate | None) -> str:

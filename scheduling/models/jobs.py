@@ -308,18 +308,20 @@ class JobTemplate(models.Model):
     """A template: a job with parameters, which a dispatch submits with arguments (`scheduling.job_templates`).
 
     `content`: description, parameters and job, as `TemplateSpecification.stored`. `digest`: of the content. `version`:
-    increases with each change. `dispatches`: how many jobs were submitted with a number as suffix. Only transactions
-    that lock the cell's row change a template, except that an erasure changes `changed_by`.
+    increases with each change. `last_number`: the last number that a dispatch has taken for the name of its job. Only
+    transactions that lock the cell's row change a template, except that a dispatch changes `last_number`, and an
+    erasure `changed_by`.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="job_templates")
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="job_templates", db_index=False)  # the constraint
     name = DnsLabelField(_("name"))
+    description = models.CharField(_("description"), max_length=1000, blank=True)
     content = models.JSONField(_("content"))
     digest = models.CharField(max_length=64)
     version = models.PositiveIntegerField(_("version"), default=1)
-    dispatches = models.PositiveIntegerField(_("dispatches"), default=0)
+    last_number = models.PositiveIntegerField(_("last number"), default=0)
     changed_by = models.CharField(_("changed by"), max_length=200)
     created_at = models.DateTimeField(_("created"))
     changed_at = models.DateTimeField(_("changed"))

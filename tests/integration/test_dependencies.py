@@ -18,9 +18,11 @@ from scheduling.core.vocabulary.task_events import Ending
 from scheduling.history.archive import ended
 from scheduling.jobs import plans, submit_and_kill, updates
 from scheduling.jobs.actions.retry import job_retry
+from scheduling.jobs.dependencies import turn
 from scheduling.jobs.dependencies.turn import dependencies_settle
 from scheduling.jobs.why import explain_job, explain_task, job_sentences
 from scheduling.journal import journal
+from scheduling.journal.sql import query
 from scheduling.master import queue_health
 from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
@@ -110,7 +112,7 @@ def test_a_job_ends_if_the_other_can_no_longer_reach_its_goal(cell, ann, machine
     Master(cell.id).tick()
     job.refresh_from_db()
     assert (job.state, job.outcome) == ("dead", "failed")
-    detail = f"dependency: job load has ended ({how}), so it can no longer be {goal}, as this job demands"
+    detail = f"dependency: job load has ended ({how}), so it can no longer be {goal}, for which this job waits"
     assert set(Task.objects.filter(job=job).values_list("state", "outcome", "detail")) == {("dead", "failed", detail)}
     assert QuotaUse.objects.get().used[0] == 0
     assert validate(cell.id) == []
@@ -174,6 +176,83 @@ def test_other_tenants_and_cells_have_other_jobs(cell, ann, machine) -> None:
     world.submit(bob, cell, world.a_file("load"), tenant="other")
     with pytest.raises(Rejected, match="the tenant has no job load in this cell"):
         submitted(ann, cell, "report", after={"load": "ended"})
+
+
+@pytest.mark.parametrize(
+    "bad", [{"tasks": 0}, {"priority": "production", "tasks": 10_000}, {"after": {"none": "ended"}}]
+)
+def test_an_older_job_does_not_replace_a_rejected_job_of_the_request(cell, ann, bad) -> None:
+    """Submit a new `load` and a job that waits for it. `load` is rejected, and yesterday's `load` has succeeded."""
+    end(submitted(ann, cell, "load"))
+    files = [world.a_file("load", **bad), world.a_file("report", after={"load": "succeeded"})]
+    done = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files, tenant="ubar")
+    assert [one.outcome for one in done] == ["refused", "refused"]
+    problem = done[1].problem
+    assert problem is not None
+    assert "job load of this request was rejected" in problem.fields["after.load"]
+
+
+def test_a_rejected_job_of_an_earlier_batch_counts_too(cell, ann, monkeypatch) -> None:
+    monkeypatch.setattr(submit_and_kill, "JOBS_AT_ONCE", 1)
+    end(submitted(ann, cell, "load"))
+    files = [world.a_file("load", tasks=10_000), world.a_file("report", after={"load": "succeeded"})]
+    done = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files, tenant="ubar")
+    assert [one.outcome for one in done] == ["refused", "refused"]
+
+
+def test_an_equal_live_job_of_the_request_is_the_one_that_is_meant(cell, ann) -> None:
+    load = submitted(ann, cell, "load")
+    files = [world.a_file("load"), world.a_file("report", after={"load": "succeeded"})]
+    done = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files, tenant="ubar")
+    assert [one.outcome for one in done] == ["unchanged", "submitted"]
+    assert JobDependency.objects.get().on_id == load.id
+
+
+def test_many_waiting_jobs_on_a_server_that_is_partly_up_cost_no_rows(cell, ann, machine) -> None:
+    server = submitted(ann, cell, "server")
+    files = [world.a_file(f"c{number}", after={"server": "running"}) for number in range(200)]
+    submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files, tenant="ubar")
+    world.place(server, machine, 0, 1, 2)
+    world.report(server, 0, 1)
+    assert query(turn._DECIDED, {"cell": cell.id, "ids": None, "most": 10}) == []
+    world.report(server, 2)
+    assert len(query(turn._DECIDED, {"cell": cell.id, "ids": None, "most": 10})) == 10
+    assert dependencies_settle(cell.id) == 200
+
+
+def test_an_alloc_set_cannot_be_named(cell, ann) -> None:
+    pad = {"kind": "AllocSet", "name": "pad", "tasks": 1, "task": {"limit": {"cpu": "1", "ram": "64Mi"}}}
+    world.submit(ann, cell, pad)
+    with pytest.raises(Rejected, match="pad is an alloc set"):
+        submitted(ann, cell, "report", after={"pad": "ended"})
+
+
+def test_an_update_of_a_waiting_job_has_no_gates(cell, ann, machine) -> None:
+    submitted(ann, cell, "load")
+    rules = {"update": {"rollback": True, "deadline_s": 60, "canary": 1}}
+    job = submitted(ann, cell, "report", after={"load": "succeeded"}, **rules)
+    changed = world.with_task("report", command=["serve", "--fast"]) | {"after": {"load": "succeeded"}} | rules
+    update(ann, job, **changed)
+    assert set(world.versions(job)) == {2}
+    assert Update.objects.get(job=job).state == Update.DONE
+
+
+def test_jobs_that_end_while_they_wait_leave_no_open_dependency(cell, ann) -> None:
+    submitted(ann, cell, "load")
+    job = submitted(ann, cell, "report", after={"load": "succeeded"})
+    submit_and_kill.job_kill(principal=ann, job=Job.objects.select_related("cell", "tenant").get(pk=job.pk))
+    assert not JobDependency.objects.get().open
+    client = world.bearer(world.a_user("ann"))
+    assert client.get(f"/api/v1/cells/{cell.name}/jobs/ubar/report/").json()["waiting"] is False
+
+
+def test_validate_finds_a_job_that_would_wait_for_ever(cell, ann) -> None:
+    submitted(ann, cell, "load")
+    job = submitted(ann, cell, "report", after={"load": "succeeded"})
+    JobDependency.objects.update(open=False)
+    assert [problem for problem in validate(cell.id) if "has no open dependency" in problem]
+    JobDependency.objects.update(open=True)
+    assert waiting(job)
 
 
 def test_a_job_may_name_an_earlier_job_of_the_same_request(cell, ann) -> None:
@@ -245,7 +324,9 @@ def test_rest_shows_the_dependencies(cell, ann, tenant) -> None:
     client = world.bearer(world.a_user("ann"), tenant=tenant)
     answer = client.get(f"/api/v1/cells/{cell.name}/jobs/ubar/report/").json()
     assert answer["waiting"] is True
-    assert answer["after"] == [{"name": "load", "uid": str(load.uid), "goal": "succeeded", "reached_at": None}]
+    assert answer["after"] == [
+        {"name": "load", "uid": str(load.uid), "goal": "succeeded", "open": True, "reached_at": None}
+    ]
     assert client.get(f"/api/v1/cells/{cell.name}/jobs/ubar/load/").json()["after"] == []
 
 
@@ -258,7 +339,7 @@ def test_an_update_can_only_remove_names(cell, ann, machine) -> None:
         assert "kill this job and submit it again" in next(iter(refused.value.fields.values()))
     assert update(ann, job, after={"load": "succeeded", "copy": "ended"}, labels={"a": "b"}).outcome == "updated"
     update(ann, job, after={"load": "succeeded"})
-    assert (waiting(job), JobDependency.objects.get(job=job).name) == (True, "load")
+    assert (waiting(job), JobDependency.objects.get(job=job, open=True).name) == (True, "load")
     update(ann, job)
     assert not waiting(job)
     Master(cell.id).tick()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
@@ -14,9 +16,12 @@ from quota.models import ServiceAccount
 from quota.tenancy.service_accounts import service_account_create
 from quota.tenancy.tokens import token_issue
 from quota.vocabulary.errors import Conflict, NotFound, Rejected
-from quota.vocabulary.permissions import Scope, system
+from quota.vocabulary.permissions import Role, Scope, system
+from scheduling.cells.deletion import cell_delete, cell_deletion
 from scheduling.job_templates import selectors, templates
-from scheduling.models import Event, Job, JobTemplate, JobTemplateVersion
+from scheduling.jobs.submit_and_kill import job_submit
+from scheduling.journal import journal
+from scheduling.models import Event, Job, JobTemplate, JobTemplateVersion, Task
 from tests.integration import cli_world, rows, world
 from tests.integration.cli_world import Cli
 
@@ -66,16 +71,90 @@ def test_a_dispatch_submits_an_ordinary_job(cell, ann, machine) -> None:
     assert first.labels == {"template": "resize"}
     with pytest.raises(Conflict):
         dispatch(ann, row, suffix="monday", file="d")
-    assert dispatch(ann, row, file="e").name == "resize-3"  # the rejected dispatch took no number
+    assert dispatch(ann, row, file="e").name == "resize-3"
 
 
 def test_a_repeated_request_submits_one_job(cell, ann) -> None:
     row = selectors.template_named(ann, cell, "ubar", apply(ann, cell).template.name)
     first, again = (dispatch(ann, row, key="k1", file="a") for _ in range(2))
     assert first.pk == again.pk
-    assert JobTemplate.objects.get().dispatches == 1
+    assert JobTemplate.objects.get().last_number == 1
+    apply(ann, cell, description="changed")  # a repeated webhook after a change still gets the first job
+    assert dispatch(ann, row, key="k1", file="a").pk == first.pk
+    spec = world.read(cell, world.a_file("other"))
+    job_submit(principal=ann, cell=cell, job_spec=spec, key="k2")
     with pytest.raises(Conflict, match="Idempotency-Key"):
-        dispatch(ann, row, key="k1", file="b")
+        dispatch(ann, row, key="k2", file="b")
+
+
+def test_concurrent_dispatches_get_numbers_of_their_own(cell, ann) -> None:
+    """Dispatch in six threads: three with different keys, and three with the same key."""
+    row = selectors.template_named(ann, cell, "ubar", apply(ann, cell).template.name)
+
+    def one(key: str) -> str:
+        try:
+            return dispatch(ann, row, key=key, file="a").name
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(6) as pool:
+        names = list(pool.map(one, ["k1", "k2", "k3", "same", "same", "same"]))
+    assert len(set(names[:3])) == 3
+    assert len(set(names[3:])) == 1
+    assert Job.objects.count() == 4
+
+
+def test_a_number_that_a_live_job_has_is_skipped(cell, ann) -> None:
+    row = selectors.template_named(ann, cell, "ubar", apply(ann, cell).template.name)
+    dispatch(ann, row, file="a")
+    templates.template_delete(principal=ann, template=row)
+    row = selectors.template_named(ann, cell, "ubar", apply(ann, cell).template.name)
+    assert dispatch(ann, row, file="a").name == "resize-2"
+
+
+def test_a_large_dispatch_makes_several_transactions(cell, ann, monkeypatch) -> None:
+    """Dispatch a job with more tasks than one transaction creates. No transaction has more."""
+    monkeypatch.setattr(journal, "CHUNK", 3)
+    row = selectors.template_named(ann, cell, "ubar", apply(ann, cell).template.name)
+    job = dispatch(ann, row, file="a", size=8)
+    assert Task.objects.filter(job=job).count() == 8
+    assert Event.objects.filter(kind="tasks.added").values("revision").distinct().count() >= 1
+
+
+def test_a_form_or_request_of_an_older_version_is_rejected(cell, ann) -> None:
+    row = apply(ann, cell).template
+    old = templates.revision_of(row)
+    apply(ann, cell, description="changed")
+    row = selectors.template_named(ann, cell, "ubar", "resize")
+    with pytest.raises(Rejected) as refused:
+        templates.template_dispatch(principal=ann, template=row, given={"file": "a"}, if_revision=old)
+    assert refused.value.status == 412
+
+
+def test_viewers_do_not_see_secret_defaults(cell, ann, tenant) -> None:
+    file = a_template_file()
+    file["parameters"]["properties"]["password"] = {"type": "string", "default": "hunter2"}
+    file["job"]["task"]["env"] = {"DB_PASSWORD": "$(param.password)"}
+    spec = templates.template_spec_for(principal=ann, cell=cell, file=file)
+    templates.template_apply(principal=ann, cell=cell, spec=spec)
+    viewer = world.principal("vic", tenant=tenant, role=Role.VIEWER)
+    row = selectors.template_named(viewer, cell, "ubar", "resize")
+    assert "hunter2" not in json.dumps(selectors.content_shown(viewer, row))
+    assert "hunter2" in json.dumps(selectors.content_shown(ann, row))
+    with pytest.raises(Rejected):
+        dispatch(viewer, row, file="a")
+
+
+def test_the_deletion_of_a_cell_deletes_its_templates(cell, ann) -> None:
+    apply(ann, cell)
+    other = rows.a_cell("dd")
+    sre = world.principal("sre", sre=True)
+    file = a_template_file()
+    spec = templates.template_spec_for(principal=sre, cell=other, file=file, tenant="ubar")
+    templates.template_apply(principal=sre, cell=other, spec=spec)
+    assert cell_deletion(principal=sre, cell=other).templates == 1
+    cell_delete(principal=sre, cell=other, confirm="dd")
+    assert JobTemplate.objects.get().cell == cell
 
 
 def test_a_rejected_dispatch_is_an_event(cell, ann, tenant) -> None:
@@ -84,7 +163,7 @@ def test_a_rejected_dispatch_is_an_event(cell, ann, tenant) -> None:
     with pytest.raises(Rejected, match="may have at most 0"):
         dispatch(ann, row, file="a")
     assert Event.objects.filter(kind="job.rejected").count() == 1
-    assert JobTemplate.objects.get().dispatches == 0
+    assert not Job.objects.exists()
 
 
 def test_other_tenants_do_not_see_a_template(cell, ann) -> None:
@@ -160,11 +239,20 @@ def test_the_page_has_a_form_of_the_parameters(cell, ann) -> None:
     page = client.get("/templates/cc/ubar/resize/").content.decode()
     assert 'type="number" name="param.size" value="2" step="1" max="9' in page
     assert "Makes pictures smaller." in page
-    wrong = client.post("/templates/cc/ubar/resize/", {"param.size": "10", "param.file": "a"})
+    sent = {
+        "param.size": "10",
+        "param.file": "a",
+        "key": "k",
+        "revision": templates.revision_of(JobTemplate.objects.get()),
+    }
+    wrong = client.post("/templates/cc/ubar/resize/", sent)
     assert (wrong.status_code, Job.objects.count()) == (422, 0)
     assert "parameters.size" in wrong.content.decode()
-    done = client.post("/templates/cc/ubar/resize/", {"param.size": "", "param.file": "a"})
-    assert (done.status_code, Job.objects.get().name, Job.objects.get().tasks_total) == (302, "resize-1", 2)
+    for _ in range(2):  # a form that is sent twice submits one job
+        done = client.post("/templates/cc/ubar/resize/", sent | {"param.size": ""})
+        assert (done.status_code, Job.objects.get().tasks_total) == (302, 2)
+    old = client.post("/templates/cc/ubar/resize/", sent | {"param.size": "", "key": "k2", "revision": "old-1"})
+    assert old.status_code == 412
     client.post("/templates/cc/ubar/resize/delete/")
     assert not JobTemplate.objects.exists()
 

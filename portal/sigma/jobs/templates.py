@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ from portal.sigma.reads.jobs import templates_visible
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.job_templates import selectors
-from scheduling.job_templates.templates import template_delete, template_dispatch
+from scheduling.job_templates.templates import revision_of, template_delete, template_dispatch
 from scheduling.models import JobTemplate
 
 PAGE_SIZE = 50
@@ -67,19 +68,33 @@ def template_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 def template(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
     """Show a template and the form of its parameters (GET), or submit a job from it (POST)."""
     row = _named(principal, cell, tenant, name)
+    shown = selectors.content_shown(principal, row)
     context: dict[str, Any] = {
         "template": row,
-        "fields": form_fields(row.content["parameters"], request.POST if request.method == "POST" else None),
+        "fields": form_fields(shown["parameters"], request.POST if request.method == "POST" else None),
         "suffix": request.POST.get("suffix", ""),
-        "job_text": yaml.safe_dump(selectors.job_shown(principal, row), sort_keys=False, allow_unicode=True, width=120),
+        # A form that is sent twice submits one job, and a form of an older version submits none.
+        "key": request.POST.get("key", "") or uuid.uuid4().hex,
+        "revision": revision_of(row),
+        "job_text": yaml.safe_dump(shown["job"], sort_keys=False, allow_unicode=True, width=120),
         "versions": list(row.versions.defer("content")),
         "writes": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }
     if request.method == "POST":
         with problem_kept(context):
             given = _given(row.content["parameters"], request.POST)
-            done = template_dispatch(principal=principal, template=row, given=given, suffix=context["suffix"])
-            messages.success(request, _("Job %s was submitted.") % done.name)
+            done = template_dispatch(
+                principal=principal,
+                template=row,
+                given=given,
+                suffix=context["suffix"],
+                key=context["key"][:64],
+                if_revision=request.POST.get("revision", ""),
+            )
+            if done.outcome == "submitted":
+                messages.success(request, _("Job %s was submitted.") % done.name)
+            else:
+                messages.info(request, _("Job %s is already live with these arguments.") % done.name)
             return redirect("sigma:job", cell=cell, tenant=tenant, name=done.name)
     return rendered(request, "sigma/template.html", context)
 
@@ -104,13 +119,12 @@ def form_fields(schema: Mapping[str, Any], given: Mapping[str, str] | None) -> l
         fields.append(
             {
                 "name": _FIELD + name,
-                "path": f"parameters.{name}",
                 "label": one.get("title") or name,
                 "help": one.get("description", ""),
                 "type": one["type"],
                 "value": value,
                 "options": [_shown(option) for option in one.get("enum", [])],
-                "required": default is None or name in schema.get("required", []),
+                "required": name in schema.get("required", []),
                 "minimum": one.get("minimum"),
                 "maximum": one.get("maximum"),
                 "max_length": one.get("maxLength"),
@@ -128,7 +142,7 @@ def _given(schema: Mapping[str, Any], post: Mapping[str, str]) -> dict[str, str]
         value = post.get(_FIELD + name, "")
         if one["type"] == "boolean" and not one.get("enum"):
             value = "true" if value else "false"
-        if value or (one["type"] == "string" and one.get("default") is None):
+        if value or (one["type"] == "string" and "default" not in one):
             given[name] = value
     return given
 

@@ -58,7 +58,7 @@ def cron_jobs_visible(principal: Principal) -> QuerySet[CronJob]:
 
 def templates_visible(principal: Principal) -> QuerySet[JobTemplate]:
     """Return the templates of all cells that the principal may see."""
-    return _of_tenants(JobTemplate.objects.select_related("cell", "tenant"), principal)
+    return _of_tenants(JobTemplate.objects.select_related("cell", "tenant").defer("content"), principal)
 
 
 def operated_jobs_visible(principal: Principal) -> QuerySet[Job]:

@@ -183,7 +183,7 @@ def test_the_examples_are_job_files(file: Path) -> None:
     read = jobfile.read(str(file))
     if template_spec.is_template_file(read):
         template = template_spec.parse(read, limits=CellLimits())
-        job = parse(template_spec.dispatched(template.name, template.stored, {"first": 3}, "", number=1))
+        job = parse(template_spec.dispatched(template.name, template.stored, {"first": 3}, "1"))
     else:
         job = cron_spec.parse(read, limits=CellLimits()).job if cron_spec.is_cron_file(read) else parse(read)
     assert file.name in (EXAMPLES / "README.md").read_text()
