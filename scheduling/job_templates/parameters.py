@@ -229,8 +229,8 @@ def _check(given: Any, parameter: Parameter, problems: Problems, path: str, *, s
         return None
     fits = parameter.enum is msgspec.UNSET or value in parameter.enum
     if isinstance(value, str):
-        low, high = parameter.lengths
-        fits = fits and low <= len(value) <= high
+        shortest, longest = parameter.lengths
+        fits = fits and shortest <= len(value) <= longest
         if "$(" in value or value.endswith("$") or "\x00" in value:
             problems.add(path, "contains $(, a $ at its end, or a NUL character, which no argument can have; remove it")
             return None

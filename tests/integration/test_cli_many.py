@@ -6,7 +6,10 @@ import json
 
 import pytest
 
-from scheduling.models import Job
+from quota.models import Quota, Tenant
+from quota.vocabulary.permissions import system
+from scheduling.jobs import submit_and_kill
+from scheduling.models import Cell, Job
 from tests.integration import cli_world, rows, world
 from tests.integration.cli_world import Cli
 
@@ -106,3 +109,18 @@ def test_apply_submits_jobs_behind_the_jobs_that_they_wait_for(ann) -> None:
     (folder / "middle.json").write_text(json.dumps(world.a_file("middle", after={"none": "ended"}, tasks=4)))
     fields = ann.failing("apply", "steps", "--yes")[1]["fields"]
     assert "an update cannot let a job wait for none" in next(iter(fields.values()))
+
+
+def test_apply_does_not_submit_a_job_behind_one_that_was_rejected(ann) -> None:
+    """Apply a folder whose jobs together exceed the quota. `report` must not start on the result of yesterday's job."""
+    cell, tenant = Cell.objects.get(), Tenant.objects.get()
+    old = world.submit(world.principal("ann", tenant=tenant), cell, world.a_file("load"))
+    submit_and_kill.job_kill(principal=system("test"), job=Job.objects.select_related("cell", "tenant").get(pk=old.pk))
+    Quota.objects.update(granted=[400, 2**40, 2**40, 0, 0, 0])
+    folder = ann.folder / "late"
+    folder.mkdir()
+    for name, changes in (("first", {}), ("load", {}), ("report", {"priority": 0, "after": {"load": "ended"}})):
+        (folder / f"{name}.json").write_text(json.dumps(world.a_file(name, **changes)))
+    fields = ann.failing("apply", "late", "--yes")[1]["fields"]
+    assert "waits for cc/ubar/load, which was rejected" in fields["late/report.json"]
+    assert set(Job.objects.exclude(state="dead").values_list("name", flat=True)) == {"first"}

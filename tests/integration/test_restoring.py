@@ -32,12 +32,13 @@ from scheduling.history.restoring.restoring import cell_restore
 from scheduling.history.studies.deletion import study_delete
 from scheduling.history.studies.studies import study_restore
 from scheduling.jobs import submit_and_kill, updates
+from scheduling.jobs.dependencies.turn import dependencies_settle
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.link.views.concerned_machines import concerned_machines
 from scheduling.master.invariants import validate
 from scheduling.master.snapshot import load_state
-from scheduling.models import Cell, Job, JobSpec, Machine, Task
+from scheduling.models import Cell, Job, JobDependency, JobSpec, Machine, Task
 from scheduling.tasks import transitions
 from tests.integration import rows, world
 from tests.integration.checkpoint_history import History
@@ -121,6 +122,47 @@ def test_a_dry_run_shows_what_would_be_lost_and_changes_nothing(disaster) -> Non
     numbers = query("SELECT kind, count(*) FROM scheduling_event WHERE revision > %s GROUP BY 1", [good])
     assert shown.events == dict(numbers)
     assert shown.events["task.ended"] == 3 + 1 + 3
+
+
+def test_a_job_that_waited_waits_again_for_the_job_that_came_back(cell, ann) -> None:
+    """Set a cell back in which `archive` waited for `zload`. Both were killed, and both names come back."""
+    world.submit(ann, cell, world.a_file("zload"))
+    world.submit(ann, cell, world.a_file("archive", after={"zload": "ended"}))
+    good = fresh(cell).revision
+    for job in Job.objects.order_by("-id"):
+        kill(job)
+    done = restore(cell, good)
+    assert done.problems == []
+    live = {job.name: job for job in Job.objects.exclude(state="dead")}
+    assert (live.keys(), live["archive"].waiting) == ({"archive", "zload"}, True)
+    assert JobDependency.objects.get(job=live["archive"]).on_id == live["zload"].id
+
+
+def test_a_job_that_waited_does_not_come_back_without_the_other(cell, ann, tenant) -> None:
+    """Set a cell back when the quota is too small for `zload`. The job that waited for it must not start."""
+    world.submit(ann, cell, world.a_file("zload"))
+    world.submit(ann, cell, world.a_file("archive", priority=0, after={"zload": "ended"}))
+    good = fresh(cell).revision
+    for job in Job.objects.order_by("-id"):
+        kill(job)
+    Quota.objects.all().delete()
+    with pytest.raises(Conflict, match="none of them can be set back"):
+        restore(cell, good)
+    assert not Job.objects.exclude(state="dead").exists()
+
+
+def test_a_released_job_does_not_wait_again_after_a_restore(cell, ann) -> None:
+    load = world.submit(ann, cell, world.a_file("load"))
+    report = world.submit(ann, cell, world.a_file("report", after={"load": "succeeded"}))
+    for task in Task.objects.filter(job=load):
+        finished(cell, task)
+    dependencies_settle(cell.id)
+    good = fresh(cell).revision
+    kill(report)
+    world.submit(ann, cell, world.a_file("load"))  # a newer job of the name, which ends in the restore
+    restore(cell, good)
+    live = Job.objects.exclude(state="dead").get()
+    assert (live.name, live.waiting) == ("report", False)
 
 
 def test_a_cell_is_set_back_in_place_and_forward_again(disaster) -> None:

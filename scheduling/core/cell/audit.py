@@ -48,10 +48,9 @@ def _sums(state: Audited) -> Iterator[str]:
             yield f"{counted} tasks are {name}, the counter says {detail}"
     for name, code, numbers in (("pending", PENDING, tasks.job_pending), ("running", RUNNING, tasks.job_running)):
         counts = np.bincount(tasks.job[tasks.state == code], minlength=len(numbers))
-        for slot in np.flatnonzero((counts != numbers) & tasks.job_there).tolist():
-            job = tasks.job_at[slot]
-            name_of = job.name if job else slot
-            yield f"{counts[slot]} tasks of job {name_of} are {name}, the counter says {numbers[slot]}"
+        for place in np.flatnonzero((counts != numbers) & tasks.job_there).tolist():
+            job = tasks.job_at[place]
+            yield f"{counts[place]} tasks of job {job.name if job else place} are {name}, not {numbers[place]}"
     there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0) & (tasks.alloc < 0))
     limits = tasks.shapes.limit[tasks.shape[there]]
     by_limit = tasks.job_by_limit[tasks.job[there]]

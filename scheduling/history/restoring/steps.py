@@ -129,7 +129,7 @@ class Steps:
         at the moment to which the cell is set back does not wait for them again.
         """
         known = [job for job in wanted if self._is_known(job, _SUBMIT_IT)]
-        found = {}
+        found: dict[int, RequestedJob] = {}
         for waiting in (False, True):
             wanted = sorted((job for job in known if job.waiting is waiting), key=_in_order)
             left = [*self._submit, *(job for one in self._replace for job in one.submit)]

@@ -134,3 +134,29 @@ def test_tasks_inside_allocs_are_bounded_too() -> None:
     one.send(events.TaskPlaced(job_id=1000, index=0, machine_id=at, incarnation=1))
     inside = [a for a in one.plan().assignments if a.job_id == 1001]
     assert [(a.index, a.alloc > 0) for a in inside] == [(0, True), (1, True)]
+    large = needs(cpu=9000)
+    for index in range(3):  # no alloc can hold these tasks, and the others run
+        one.send(events.TaskUpdated(job_id=1001, index=index, spec_version=1, requirement=large))
+    assert [a.index for a in one.plan().assignments if a.job_id == 1001] == [3, 4]
+
+
+def test_tasks_that_crashed_do_not_block_the_others() -> None:
+    """Let the first two tasks crash on every machine. They avoid these machines, and two others run."""
+    one = world(most=2)
+    for index in (0, 1):
+        for name in ("m1", "m2"):
+            one.place("array", index, on=name).evict("array", index, gone=True, crashed=True)
+    assert placed(one) == [2, 3]
+    assert placed(one) == []
+    assert one.state.validate() == []
+
+
+def test_tasks_that_are_held_back_need_no_further_pass_or_attempt() -> None:
+    one = World().machine("m1", cpu=20_000)
+    one.job("array", tasks=4, max_running=1)
+    row = one.jobs["array"]
+    for index in (2, 3):
+        row.tasks[index].requirement = needs(cpu=2000)
+        one.send(events.TaskUpdated(job_id=row.job_id, index=index, spec_version=1, requirement=needs(cpu=2000)))
+    plan = one.plan()
+    assert (len(plan.assignments), plan.stats.cut, plan.unplaced) == (1, False, ())
