@@ -116,11 +116,11 @@ def test_apply_does_not_submit_a_job_behind_one_that_was_rejected(ann) -> None:
     cell, tenant = Cell.objects.get(), Tenant.objects.get()
     old = world.submit(world.principal("ann", tenant=tenant), cell, world.a_file("load"))
     submit_and_kill.job_kill(principal=system("test"), job=Job.objects.select_related("cell", "tenant").get(pk=old.pk))
-    Quota.objects.update(granted=[400, 2**40, 2**40, 0, 0, 0])
+    Quota.objects.update(amounts=[400, *Quota.objects.get().amounts[1:]])
     folder = ann.folder / "late"
     folder.mkdir()
     for name, changes in (("first", {}), ("load", {}), ("report", {"priority": 0, "after": {"load": "ended"}})):
         (folder / f"{name}.json").write_text(json.dumps(world.a_file(name, **changes)))
-    fields = ann.failing("apply", "late", "--yes")[1]["fields"]
-    assert "waits for cc/ubar/load, which was rejected" in fields["late/report.json"]
+    done = ann.run("apply", "late", "--yes")
+    assert "cc/ubar/report waits for cc/ubar/load, which was rejected, so it was not submitted" in done.stderr
     assert set(Job.objects.exclude(state="dead").values_list("name", flat=True)) == {"first"}
