@@ -7,7 +7,7 @@ import threading
 import pytest
 from django.db import InterfaceError, connection
 
-from scheduling.cron import cron_thread
+from scheduling.cron import cron_thread, turn_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,7 +33,7 @@ def test_the_thread_goes_on_after_errors_of_the_connection(cell, monkeypatch, er
         raise InterfaceError("connection already closed")
 
     for wait in ("_AWAY_S", "_FAILED_S"):
-        monkeypatch.setattr(cron_thread, wait, 0.01)
+        monkeypatch.setattr(turn_thread, wait, 0.01)
     with cron_thread.cron_thread("cc", is_working=is_working):
         assert looked.wait(20)
     assert ("submitted later" in caplog.text) == isinstance(error, InterfaceError)
