@@ -22,9 +22,8 @@ from scheduling.models.jobs import (
 )
 from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
-from scheduling.models.metering import MeteringHour, ReservedInHour
 from scheduling.models.packages import Package, PackageTag
 from scheduling.models.shells import ShellSession
 from scheduling.models.statistics import JournalTally, NoticeCount, StatisticsReader
 from scheduling.models.tasks import CrashedPair, Departure, Task
-from scheduling.models.usage import InstanceUsage
+from scheduling.models.usage import InstanceUsage, MeteringHour, ReservedInHour
