@@ -27,6 +27,7 @@ from scheduling.api import (
     tasks,
     templates,
     usage,
+    workflows,
 )
 
 _job = [
@@ -39,6 +40,7 @@ _job = [
     path("retry/", job_actions.RetryView.as_view(), name="job-retry"),
     path("pause/", job_actions.PauseView.as_view(), name="job-pause"),
     path("resume/", job_actions.ResumeView.as_view(), name="job-resume"),
+    path("result/", workflows.ResultView.as_view(), name="job-result"),
     path("kill/", jobs.KillView.as_view(), name="job-kill"),
     path("versions/", jobs.VersionsView.as_view(), name="job-versions"),
     path("events/", jobs.JobEventsView.as_view(), name="job-events"),
@@ -59,6 +61,16 @@ _cron_job = [
 _template = [
     path("", templates.TemplateView.as_view(), name="template"),
     path("dispatch/", templates.DispatchView.as_view(), name="template-dispatch"),
+]
+_workflow = [
+    path("", workflows.WorkflowView.as_view(), name="workflow"),
+    path("plan/", workflows.WorkflowPlanView.as_view(), name="workflow-plan"),
+    path("nodes/", workflows.WorkflowNodesView.as_view(), name="workflow-nodes"),
+    path("file/", workflows.WorkflowFileView.as_view(), name="workflow-file"),
+    path("pause/", workflows.WorkflowPauseView.as_view(), name="workflow-pause"),
+    path("resume/", workflows.WorkflowResumeView.as_view(), name="workflow-resume"),
+    path("cancel/", workflows.WorkflowCancelView.as_view(), name="workflow-cancel"),
+    path("retry/", workflows.WorkflowRetryView.as_view(), name="workflow-retry"),
 ]
 _cell = [
     path("", cells.CellDetailView.as_view(), name="cell"),
@@ -106,6 +118,8 @@ _cell = [
     path("cron-jobs/<str:tenant>/<str:name>/", include(_cron_job)),
     path("templates/", templates.TemplatesView.as_view(), name="templates"),
     path("templates/<str:tenant>/<str:name>/", include(_template)),
+    path("workflows/", workflows.WorkflowsView.as_view(), name="workflows"),
+    path("workflows/<str:tenant>/<str:name>/", include(_workflow)),
 ]
 urlpatterns = [
     path("cells/", cells.CellsView.as_view(), name="cells"),

@@ -22,6 +22,7 @@ from portal.cli.cron import KIND as CRON
 from portal.cli.cron import CronReference
 from portal.cli.failure import BAD_USAGE, CommandFailed, bad_usage
 from portal.cli.jobs import body_of, target_of
+from portal.cli.workflows import KIND as WORKFLOW
 
 app = Commands()
 LABEL = "applied-by"
@@ -141,6 +142,9 @@ def _read(session: Context, file: Path, owner: str) -> tuple[JobReference, dict[
     job = target_of(session, spec)
     labels = spec.get("labels") or {}
     marked = {**labels, LABEL: owner} if isinstance(labels, dict) else labels  # the portal rejects anything else
+    if spec.get("kind") == WORKFLOW:
+        detail = f"{job} is a workflow, which runs once; move the file to another folder, and use `borgctl submit`"
+        raise CommandFailed("workflow", detail)
     if spec.get("kind") == CRON:
         job = CronReference(job.cell, job.tenant, job.name)
     return job, body_of({**spec, "labels": marked}, job)

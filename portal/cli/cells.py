@@ -194,8 +194,9 @@ def _losses(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "sold quota", f"{output.number(held['grants'], 'grant')}, {output.number(held['orders'], 'waiting order')}"
     yield "tenants", ", ".join(found["tenants"]) or "none"
     yield "packages", str(found["packages"])
-    yield "cron jobs", str(found.get("cron_jobs", 0))  # older portals send neither
+    yield "cron jobs", str(found.get("cron_jobs", 0))  # older portals send none
     yield "templates", str(found.get("templates", 0))
+    yield "workflows", str(found.get("workflows", 0))
     yield "capabilities", str(found["capabilities"])
     yield "DNS names", f"{found['dns_names']} in {found['dns_zone']}"
     size = output.quantity("ram", found["archive_bytes"])

@@ -94,6 +94,10 @@ class Client:
         """Send a PUT request. Return the JSON of the answer. `if_revision`: as in `post`."""
         return self._call("PUT", path, json=body, params=query, headers=_precondition(if_revision))
 
+    def put_once(self, path: str, body: Any, **query: Any) -> Any:
+        """Send a PUT request with an idempotency key, as `submit` does with POST."""
+        return self._call("PUT", path, json=body, params=query, headers={"Idempotency-Key": uuid.uuid4().hex})
+
     def patch(self, path: str, body: Any, **query: Any) -> Any:
         return self._call("PATCH", path, json=body, params=query)
 

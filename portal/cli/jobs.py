@@ -24,6 +24,8 @@ from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import would_be
 from portal.cli.paths import part
 from portal.cli.selected import OneJob, Selector, act_on
+from portal.cli.workflows import KIND as WORKFLOW
+from portal.cli.workflows import plan_workflow, submit_workflow
 
 app = Commands()
 
@@ -39,6 +41,10 @@ def submit(session: Context, file: File, if_revision: IfRevision = None, dry_run
     if spec.get("kind") == CRON:
         body = body_of(spec, job)
         return submit_cron(session, job, body, if_revision=if_revision, dry_run=dry_run, new=True)
+    if spec.get("kind") == WORKFLOW:
+        if if_revision is not None:
+            raise bad_usage("a workflow has no revision; leave --if-revision out", if_revision="not with a workflow")
+        return submit_workflow(session, job, body_of(spec, job), dry_run=dry_run)
     path = f"/api/v1/cells/{part(job.cell)}/jobs/"
     answer = session.client.submit(path, body_of(spec, job), if_revision=if_revision, dry_run=dry_run)
     if answer["outcome"] == "unchanged":
@@ -58,6 +64,9 @@ def plan(session: Context, file: File) -> None:
     if spec.get("kind") == CRON:
         answer = plan_cron(session, CronReference(job.cell, job.tenant, job.name), body_of(spec, job))
         return session.say(answer, f"{answer['sentence']}\n  Revision for --if-revision: {answer['job_revision']}")
+    if spec.get("kind") == WORKFLOW:
+        answer = plan_workflow(session, job, body_of(spec, job))
+        return session.say(answer, answer["sentence"])
     answer = session.client.post(f"{job.path}plan/", body_of(spec, job))
     if problem := answer["problem"]:
         detail = f"{job} would be rejected: {problem['detail']}"
@@ -104,6 +113,9 @@ def update(session: Context, file: File, if_revision: IfRevision = None, dry_run
     if spec.get("kind") == CRON:
         body = body_of(spec, job)
         return submit_cron(session, job, body, if_revision=if_revision, dry_run=dry_run, new=False)
+    if spec.get("kind") == WORKFLOW:
+        detail = f"cannot update workflow {job}: a workflow does not change; cancel it, and submit the file again"
+        raise CommandFailed("workflow-fixed", detail, fields={"kind": "a workflow cannot be updated"})
     answer = session.client.post(f"{job.path}update/", body_of(spec, job), if_revision=if_revision, dry_run=dry_run)
     return show_change(session, answer)
 

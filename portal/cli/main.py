@@ -41,6 +41,7 @@ from portal.cli import (
     tenants,
     tokens,
     waiting,
+    workflows,
 )
 from portal.cli.context import Context
 from portal.cli.failure import BAD_USAGE, CommandFailed, bad_usage
@@ -89,6 +90,7 @@ for group, name in (
     (faux.faux, "faux"),
     (cron.cron, "cron"),
     (templates.template, "template"),
+    (workflows.workflow, "workflow"),
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 

@@ -209,6 +209,8 @@ _NOT_OF_MACHINES = frozenset(
         "cron.skipped",
         "template.set",
         "template.deleted",
+        "workflow.set",
+        "workflow.ended",
         "update.started",
         "update.paused",
         "update.promoted",

@@ -90,6 +90,8 @@ BORG_MAX_CRON_JOBS_PER_TENANT = env.number("BORG_MAX_CRON_JOBS_PER_TENANT")
 BORG_MAX_CRON_JOBS_PER_CELL = env.number("BORG_MAX_CRON_JOBS_PER_CELL")
 BORG_MAX_TEMPLATES_PER_TENANT = env.number("BORG_MAX_TEMPLATES_PER_TENANT")
 BORG_CRON_MIN_PERIOD_S = env.number("BORG_CRON_MIN_PERIOD_S")
+BORG_MAX_WORKFLOWS_PER_TENANT = env.number("BORG_MAX_WORKFLOWS_PER_TENANT")
+BORG_MAX_WORKFLOWS_PER_CELL = env.number("BORG_MAX_WORKFLOWS_PER_CELL")
 BORG_MAX_WATCHES = env.number("BORG_MAX_WATCHES")
 BORG_MAX_WATCHES_PER_CALLER = env.number("BORG_MAX_WATCHES_PER_CALLER")
 BORG_RATE_PER_TOKEN = env.number("BORG_RATE_PER_TOKEN")
@@ -275,6 +277,9 @@ SPECTACULAR_SETTINGS = {
         "ScopeEnum": ["read", "write", "admin"],
         "ServiceAccountRoleEnum": "quota.tenancy.service_accounts.ROLES",
         "ServiceAccountScopeEnum": "quota.tenancy.service_accounts.SCOPES",
+        "WorkflowChangeOutcomeEnum": ["submitted", "unchanged", "refused"],
+        "WorkflowNodeStateEnum": ["waiting", "ready", "running", "succeeded", "failed", "skipped", "cancelled"],
+        "WorkflowStateEnum": ["running", "paused", "cancelling", "succeeded", "failed", "cancelled"],
     },
 }
 

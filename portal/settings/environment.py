@@ -209,6 +209,12 @@ SETTINGS: dict[str, Setting] = {
     "BORG_CRON_MIN_PERIOD_S": Setting(
         "60", "Shortest time between two runs of a cron job, in seconds.", checks.number(60, 86_400)
     ),
+    "BORG_MAX_WORKFLOWS_PER_TENANT": Setting(
+        "200", "Largest number of live workflows of one tenant in a cell.", checks.number(0, 10**4)
+    ),
+    "BORG_MAX_WORKFLOWS_PER_CELL": Setting(
+        "1000", "Largest number of live workflows in a cell.", checks.number(0, 10**5)
+    ),
     "BORG_MAX_WATCHES": Setting(
         "5000", "Most live pages, WebSockets and long polls of names per web process.", checks.number(1, 10**6)
     ),

@@ -44,12 +44,13 @@ class CellDeletionSerializer(serializers.Serializer[Any]):
     packages = serializers.IntegerField(help_text="Packages, which are deleted.")
     cron_jobs = serializers.IntegerField(help_text="Cron jobs, which are deleted.")
     templates = serializers.IntegerField(help_text="Templates, which are deleted.")
+    workflows = serializers.IntegerField(help_text="Workflows, which are deleted.")
     capabilities = serializers.IntegerField(help_text="Capabilities for this cell, which end.")
     dns_zone = serializers.CharField(help_text="The DNS zone of the cell, which disappears.")
     dns_names = serializers.IntegerField(help_text="How many jobs, tasks and machines have names in the zone.")
     tenants = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Tenants that have quota, packages, jobs, cron jobs or templates in the cell.",
+        help_text="Tenants that have quota, packages, jobs, cron jobs, templates or workflows in the cell.",
     )
     jobs_ended = serializers.IntegerField(help_text="Ended jobs. SREs can still read them.")
     archive_files = serializers.IntegerField(help_text="Files of the archive. SREs can still read them.")

@@ -36,7 +36,7 @@ from scheduling.api.job_serializers import (
     UpdateDetailSerializer,
     VersionSerializer,
 )
-from scheduling.api.preconditions import IF_REVISION, if_revision
+from scheduling.api.preconditions import IF_REVISION, KEY, idempotency_key, if_revision
 from scheduling.api.task_serializers import EventSerializer
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobState
@@ -53,14 +53,6 @@ CONFIRM = OpenApiParameter(
     "confirm",
     OpenApiTypes.INT,
     description="Number of running tasks that may stop. Required if they are a large share of the cell.",
-)
-_KEY = "Idempotency-Key"
-KEY = OpenApiParameter(
-    _KEY,
-    OpenApiTypes.STR,
-    OpenApiParameter.HEADER,
-    description="A key that you choose, at most 64 characters. A tenant submits one job per key, and a repeated "
-    "request with the same key gets the same answer.",
 )
 _FILTERS = [
     OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only jobs of this tenant."),
@@ -322,17 +314,6 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpeci
     if isinstance(file, dict):
         file = {"name": job, **file}
     return spec_for(principal=view.principal, cell=cell, file=file, tenant=tenant, name=job)
-
-
-def idempotency_key(request: Request) -> str:
-    """Return the idempotency key of the request, or "" if it has none. Raises `Rejected` if the key is too long or not
-    printable ASCII.
-    """
-    given: str = request.headers.get(_KEY, "")
-    if len(given) > 64 or not (given.isascii() and given.isprintable()):
-        detail = f"the idempotency key {given[:70]!r} is not accepted; give at most 64 printable ASCII characters"
-        raise invalid(_KEY, detail)
-    return given
 
 
 def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str, *, confirm: int | None) -> Response:

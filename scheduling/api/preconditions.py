@@ -1,4 +1,6 @@
-"""The header `If-Match` of requests that change jobs: the revision that the job must still have."""
+"""Headers of requests that change jobs: `If-Match`, the revision that the job must still have, and `Idempotency-Key`,
+by which a repeated request is recognised.
+"""
 
 from __future__ import annotations
 
@@ -26,4 +28,25 @@ def if_revision(request: Request) -> str:
     given = request.headers[_HEADER].strip().strip('"')
     if not given or len(given) > 80 or not (given.isascii() and given.isprintable()):
         raise invalid(_HEADER, f"{given[:90]!r} is not the revision of a job; give the `job_revision` of a plan")
+    return given
+
+
+_KEY = "Idempotency-Key"
+KEY = OpenApiParameter(
+    _KEY,
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="A key that you choose, at most 64 characters. A tenant submits one job or workflow per key, and a"
+    " repeated request with the same key gets the same answer.",
+)
+
+
+def idempotency_key(request: Request) -> str:
+    """Return the idempotency key of the request, or "" if it has none. Raises `Rejected` if the key is too long or not
+    printable ASCII.
+    """
+    given: str = request.headers.get(_KEY, "")
+    if len(given) > 64 or not (given.isascii() and given.isprintable()):
+        detail = f"the idempotency key {given[:70]!r} is not accepted; give at most 64 printable ASCII characters"
+        raise invalid(_KEY, detail)
     return given

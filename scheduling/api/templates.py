@@ -14,8 +14,7 @@ from quota.dry_run import DRY_RUN, dry_run
 from quota.paging import IdPaging, paged
 from scheduling.api.base import BodyParser, CellView, valid, whole
 from scheduling.api.change_serializers import OUTCOMES
-from scheduling.api.jobs import KEY, idempotency_key
-from scheduling.api.preconditions import IF_REVISION, if_revision
+from scheduling.api.preconditions import IF_REVISION, KEY, idempotency_key, if_revision
 from scheduling.job_templates import selectors, template_spec, templates
 from scheduling.models import JobTemplate, JobTemplateVersion
 

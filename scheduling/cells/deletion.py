@@ -45,9 +45,11 @@ from scheduling.models import (
     KeptAlloc,
     Machine,
     Package,
+    Workflow,
 )
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import departures
+from scheduling.workflows.retention import all_remove
 
 log = structlog.get_logger(__name__)
 
@@ -62,10 +64,10 @@ class CellDeletion:
     """What the deletion of a cell would end, and what is in the way.
 
     `jobs`, `alloc_sets`, `tasks`: those that are live. `machines`: how many are in each state. `quota`: what tenants
-    hold from now on. `packages`, `cron_jobs`, `templates`, `capabilities`: those of this cell. `dns_zone`, `dns_names`:
-    the zone of the cell, and how many jobs, tasks and machines have names in it. `tenants`: the names of the tenants
-    that have quota, packages, jobs, cron jobs or templates in the cell. `jobs_ended`, `archive_files`, `archive_bytes`:
-    the history, which stays readable for SREs.
+    hold from now on. `packages`, `cron_jobs`, `templates`, `workflows`, `capabilities`: those of this cell. `dns_zone`,
+    `dns_names`: the zone of the cell, and how many jobs, tasks and machines have names in it. `tenants`: the names of
+    the tenants that have quota, packages, jobs, cron jobs, templates or workflows in the cell. `jobs_ended`,
+    `archive_files`, `archive_bytes`: the history, which stays readable for SREs.
     `problems`: by field, what is in the way and what to do; empty if the cell can be deleted.
     """
 
@@ -78,6 +80,7 @@ class CellDeletion:
     packages: int
     cron_jobs: int
     templates: int
+    workflows: int
     capabilities: int
     dns_zone: str
     dns_names: int
@@ -100,7 +103,7 @@ def cell_deletion(*, principal: Principal, cell: Cell) -> CellDeletion:
     stored = files.aggregate(files=Count("id"), bytes=Sum("bytes"))
     ended = Job.objects.filter(cell=cell, state=JobState.DEAD.value).count() + only_archived().filter(cell=cell).count()
     owning = Q(name__in=found.quota.tenants)
-    for model in (Job, CronJob, JobTemplate, Package):
+    for model in (Job, CronJob, JobTemplate, Workflow, Package):
         owning |= Q(Exists(model.objects.filter(cell=cell, tenant=OuterRef("pk"))))
     owners = Tenant.objects.filter(owning)
     return CellDeletion(
@@ -113,6 +116,7 @@ def cell_deletion(*, principal: Principal, cell: Cell) -> CellDeletion:
         packages=packages.count(),
         cron_jobs=CronJob.objects.filter(cell=cell).count(),
         templates=JobTemplate.objects.filter(cell=cell).count(),
+        workflows=Workflow.objects.filter(cell=cell).count(),
         capabilities=Capability.objects.filter(cell=cell.name).count(),
         dns_zone=f"{cell.name}.{settings.BORG_ZONE}",
         dns_names=found.jobs[JOB] + found.placed + sum(found.machines.values()),
@@ -129,9 +133,10 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
 
     The name of the cell is free for a new cell, which shares nothing with this history. Machines that are down are
     removed. `confirm`: the name of the cell. Raises `Rejected` if `confirm` is another text, and `Conflict` with a
-    field for each thing that is in the way: live `jobs`, `cron_jobs` that are not suspended, `machines` that are up,
-    `quota` that tenants hold. If nothing is in the way, suspended cron jobs beyond `journal.CHUNK` are deleted first,
-    in transactions of their own. Locks: the sales of the cell, the cell's row, then the rows of its machines.
+    field for each thing that is in the way: live `jobs`, `cron_jobs` that are not suspended, live `workflows`,
+    `machines` that are up, `quota` that tenants hold. If nothing is in the way, suspended cron jobs beyond
+    `journal.CHUNK` and ended workflows are deleted first, in transactions of their own. Locks: the sales of the cell,
+    the cell's row, then the rows of its machines.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     name = cell.name
@@ -140,6 +145,7 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
     _check_operated(cell)
     _check_unused(cell, name)
     _remove_most_cron_jobs(cell, principal)
+    all_remove(cell.id)
     with records.write(principal) as record:
         cell_lock_sales(name)
         with journal.write(cell.id, principal) as entry:
@@ -192,13 +198,15 @@ def _check_operated(cell: Cell) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InUse:
     """What is in use in a cell: the number of live `jobs` by kind and of their `tasks`, of which `placed` are on
-    machines, of `cron_jobs` that are not suspended, of `machines` by state, and the `quota` that tenants hold.
+    machines, of `cron_jobs` that are not suspended, of live `workflows`, of `machines` by state, and the
+    `quota` that tenants hold.
     """
 
     jobs: Mapping[str, int]
     tasks: int
     placed: int
     cron_jobs: int
+    workflows: int
     machines: Mapping[str, int]
     quota: HeldQuota
 
@@ -213,6 +221,11 @@ class _InUse:
             problems["cron_jobs"] = (
                 f"the cell has {_counted(self.cron_jobs, 'cron job')} that would submit further jobs; suspend or delete"
                 " them first (`borgctl cron list` and `borgctl cron suspend NAME`)"
+            )
+        if self.workflows:
+            problems["workflows"] = (
+                f"the cell has {_counted(self.workflows, 'live workflow')} that would submit further jobs; cancel them"
+                " first (`borgctl workflow list` and `borgctl workflow cancel NAME`)"
             )
         if up := sum(number for state, number in self.machines.items() if state != MachineStatus.DOWN.value):
             problems["machines"] = (
@@ -245,6 +258,7 @@ def _in_use(cell: Cell) -> _InUse:
         tasks=tasks,
         placed=placed,
         cron_jobs=CronJob.objects.filter(cell=cell, suspended_at__isnull=True).count(),
+        workflows=Workflow.objects.filter(cell=cell, ended_at__isnull=True).count(),
         machines=machines,
         quota=quota_held(cell.name),
     )

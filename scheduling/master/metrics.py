@@ -19,12 +19,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from scheduling.core.vocabulary.states import JobState, TaskState
-from scheduling.cron.due_runs import lag_s
+from scheduling.cron import due_runs
 from scheduling.master import queue_health, schedulers, standbys
 from scheduling.models import Brake, Cell, Job, Machine, NoticeCount
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
 from scheduling.usage import metering
 from scheduling.usage.utilisation import figures_of
+from scheduling.workflows import turns
 
 log = structlog.get_logger(__name__)
 
@@ -112,6 +113,7 @@ class CellCollector(Collector):
             unmetered.add_metric([name], seconds)
         yield unmetered
         yield _cron(cells)
+        yield _workflows(cells)
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
         """Yield the utilisation of cells, from the newest figures in Redis (`scheduling.usage.utilisation`). Yield
@@ -155,7 +157,19 @@ def _cron(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
     lag = GaugeMetricFamily(
         "borg_cron_lag_seconds", "How late the oldest run of a cron job is that was not submitted yet", labels=["cell"]
     )
-    overdue = lag_s()
+    overdue = due_runs.lag_s()
+    for cell in cells.values():
+        lag.add_metric([cell.name], overdue.get(cell.id, 0.0))
+    return lag
+
+
+def _workflows(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
+    lag = GaugeMetricFamily(
+        "borg_workflow_lag_seconds",
+        "For how long no process has advanced the live workflows of the cell; 0 if it has none",
+        labels=["cell"],
+    )
+    overdue = turns.lag_s()
     for cell in cells.values():
         lag.add_metric([cell.name], overdue.get(cell.id, 0.0))
     return lag

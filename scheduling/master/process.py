@@ -27,6 +27,7 @@ from scheduling.master import lease, schedulers, standbys
 from scheduling.master.schedulers import Scheduler
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
+from scheduling.workflows.workflow_thread import workflow_thread
 
 if TYPE_CHECKING:
     from scheduling.master.loop import Master
@@ -59,7 +60,12 @@ class MasterProcess:
 
     def run(self) -> None:
         """Work until `stopping` is set. Release the lease at the end, so that a standby takes over at once."""
-        with cron_thread(self.name.removesuffix(_BATCH), is_working=lambda: self._works):
+        cell = self.name.removesuffix(_BATCH)
+
+        def works() -> bool:
+            return self._works
+
+        with cron_thread(cell, is_working=works), workflow_thread(cell, is_working=works):
             self._run()
 
     def _run(self) -> None:

@@ -27,3 +27,4 @@ from scheduling.models.shells import ShellSession
 from scheduling.models.statistics import JournalTally, NoticeCount, StatisticsReader
 from scheduling.models.tasks import CrashedPair, Departure, Task
 from scheduling.models.usage import InstanceUsage, MeteringHour, ReservedInHour
+from scheduling.models.workflows import Workflow, WorkflowNode, WorkflowReader

@@ -36,7 +36,7 @@ from scheduling.job_templates import templates
 from scheduling.jobs import submit_and_kill
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
-from tests.integration import cron_rows, money_rows, rows
+from tests.integration import cron_rows, money_rows, rows, workflow_rows
 from tests.integration import world as people
 
 pytestmark = pytest.mark.django_db
@@ -74,6 +74,7 @@ ALL = (*MEMBERS, "sre", "stranger")
 JOB = "api/v1/cells/{cell}/jobs/{tenant}/{job}/"
 TEMPLATE = "api/v1/cells/{cell}/templates/{tenant}/{name}/"
 CRON = "api/v1/cells/{cell}/cron-jobs/{tenant}/{name}/"
+WORKFLOW = "api/v1/cells/{cell}/workflows/{tenant}/{name}/"
 PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
 DIGEST = "sha256:" + "0" * 64
 ACCOUNTS = "api/v1/tenants/{tenant}/service-accounts/"
@@ -85,6 +86,7 @@ OF_SERVICE = {"priority": 0, "labels": {"service": "front"}}
 FILE = {"task": {"command": ["serve"]}, "tasks": 2}
 TEMPLATE_FILE = {"kind": "Template", "name": "tool", "job": FILE}
 CRON_FILE = {"kind": "CronJob", "name": "tool", "schedule": "@daily", "job": FILE}
+WORKFLOW_FILE: dict[str, Any] = {"kind": "Workflow", "name": "tool", "nodes": {"a": {"job": FILE}}}
 BUDGET = "api/v1/quota/budgets/{tenant}/"
 PAYS = ("buyer", "owner", "reader", "bound", "sre")
 SEES = {"foreign": ("sre",), "hidden": ("stranger",)}
@@ -363,6 +365,18 @@ DOORS = (
     Door("put", TEMPLATE, (*WRITERS, "sre"), body=TEMPLATE_FILE, **SEES),
     Door("delete", TEMPLATE, (*WRITERS, "sre"), 204, **SEES),
     Door("post", TEMPLATE + "dispatch/", (*WRITERS, "sre"), 201, body={"suffix": "x"}, **SEES),
+    # workflows
+    Door("get", "api/v1/cells/{cell}/workflows/", ALL),
+    Door("get", WORKFLOW, (*MEMBERS, "sre"), **SEES),
+    Door("put", WORKFLOW, (*WRITERS, "sre"), body=WORKFLOW_FILE, **SEES),
+    Door("post", WORKFLOW + "plan/", (*WRITERS, "sre"), body=WORKFLOW_FILE, **SEES),
+    Door("get", WORKFLOW + "nodes/", (*MEMBERS, "sre"), **SEES),
+    Door("get", WORKFLOW + "file/", (*MEMBERS, "sre"), **SEES),
+    Door("post", WORKFLOW + "pause/", (*WRITERS, "sre"), **SEES),
+    Door("post", WORKFLOW + "resume/", (*WRITERS, "sre"), **SEES),
+    Door("post", WORKFLOW + "cancel/", (*WRITERS, "sre"), body={}, **SEES),
+    Door("post", WORKFLOW + "retry/", (*WRITERS, "sre"), 409, **SEES),  # it has not failed
+    Door("put", JOB + "result/", ("sre",), 403, body=1, **SEES),  # only a task of the job may set it
     # names
     Door("get", "bns/{cell}/", ALL),
     Door("get", "bns/{cell}/{tenant}/{job}/", (*MEMBERS, "sre"), **SEES),
@@ -470,6 +484,7 @@ def _world() -> World:
                 principal=boss, cell=cell, file=TEMPLATE_FILE | {"name": name}, tenant=tenant.name
             )
             templates.template_apply(principal=boss, cell=cell, spec=spec)
+            workflow_rows.apply(boss, cell, WORKFLOW_FILE["nodes"], name=name, tenant=tenant.name)
         larger = people.read(cell, people.a_file(tasks=4, **OF_SERVICE), tenant=tenant.name)
         submit_and_kill.job_apply(principal=boss, cell=cell, job_spec=larger)
     invitations = {}

@@ -40,7 +40,7 @@ from scheduling.master.invariants import validate
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Job, JobDependency, JobSpec, Machine, Task
 from scheduling.tasks import transitions
-from tests.integration import rows, world
+from tests.integration import rows, workflow_rows, world
 from tests.integration.checkpoint_history import History
 from tests.integration.portal_server import database_url
 from tests.integration.simulated_cell import SimulatedCell
@@ -531,3 +531,18 @@ def test_sres_restore_in_place_over_rest(disaster, monkeypatch, home) -> None:
 
 def spec_tasks(job: RequestedJob) -> int:
     return JobSpec.objects.get(job_id=job.id, version=job.version).spec["tasks"]
+
+
+def test_workflows_and_their_jobs_stay_as_they_are(cell, ann) -> None:
+    after_a = workflow_rows.after("a")
+    row = workflow_rows.submit(ann, cell, {"a": workflow_rows.node(), "b": after_a, "c": after_a})
+    workflow_rows.advance(cell)
+    good = fresh(cell).revision
+    world.submit(ann, cell, world.a_file("plain"))
+    workflow_rows.end(row, "a")
+    workflow_rows.advance(cell)
+    done = restore(cell, good)
+    assert (done.stopped.names, done.submitted.names, done.changed.names) == (["ubar/plain"], [], [])
+    workflow_rows.advance(cell)
+    assert workflow_rows.states(row) == {"a": "succeeded", "b": "running", "c": "running"}
+    assert [job.name for job in workflow_rows.jobs_of(row)] == ["w-a", "w-b", "w-c"]

@@ -178,6 +178,19 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
     "template.set": (gettext_lazy("template %(name)s has version %(version)d"),),
     "template.deleted": (gettext_lazy("template %(name)s was deleted"), "reason"),
     "cron.skipped": (gettext_lazy("a run of cron job %(name)s was %(outcome)s"), "detail"),
+    "workflow.set": (
+        _by(
+            "change",
+            {
+                "submitted": gettext_lazy("workflow %(name)s was submitted: %(nodes)d nodes"),
+                "paused": gettext_lazy("workflow %(name)s was paused"),
+                "resumed": gettext_lazy("workflow %(name)s was resumed"),
+                "cancelled": gettext_lazy("workflow %(name)s was cancelled"),
+            },
+            gettext_lazy("workflow %(name)s was retried"),
+        ),
+    ),
+    "workflow.ended": (gettext_lazy("workflow %(name)s ended: %(how)s"), "detail"),
     "job.changed": (gettext_lazy("the job now has version %(spec_version)d of its spec and priority %(priority)d"),),
     "job.ended": (gettext_lazy("the job ended: %(how)s"),),
     "tasks.added": (gettext_lazy("version %(spec_version)d of the spec added tasks"),),

@@ -26,6 +26,8 @@ _CHANGES_NO_PLACEMENT = (
     events.CronSkipped,
     events.TemplateSet,
     events.TemplateDeleted,
+    events.WorkflowSet,
+    events.WorkflowEnded,
     events.ShellOpened,
     events.ShellClosed,
 )

@@ -444,6 +444,29 @@ class TemplateDeleted(_Event, frozen=True, tag="template.deleted"):
     reason: str = ""
 
 
+class WorkflowSet(_Event, frozen=True, tag="workflow.set"):
+    """A workflow was submitted, paused, resumed, cancelled or retried. `state`: running, paused or cancelling.
+    `nodes`: how many nodes its file has.
+    """
+
+    workflow_id: int
+    tenant: str
+    name: str
+    change: str
+    state: str
+    nodes: int
+
+
+class WorkflowEnded(_Event, frozen=True, tag="workflow.ended"):
+    """All nodes of a workflow have ended. `how`: succeeded, failed or cancelled. `detail`: why it failed."""
+
+    workflow_id: int
+    tenant: str
+    name: str
+    how: str
+    detail: str = ""
+
+
 class ShellOpened(_IncarnationEvent, frozen=True, tag="shell.opened"):
     """A user received permission to open a shell in a task. The event is written before the shell starts.
 
@@ -506,6 +529,8 @@ Event = (
     | CronSkipped
     | TemplateSet
     | TemplateDeleted
+    | WorkflowSet
+    | WorkflowEnded
     | ShellOpened
     | ShellClosed
 )

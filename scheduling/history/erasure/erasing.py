@@ -53,9 +53,10 @@ _ACTORS = (
     ("scheduling_cronrun", "by"),
     ("scheduling_jobtemplate", "changed_by"),
     ("scheduling_jobtemplateversion", "actor"),
+    ("scheduling_workflow", "owner_name"),
 )
 # Rows whose column `detail` may contain a name.
-_DETAILS = ("scheduling_update", "scheduling_cronrun")
+_DETAILS = ("scheduling_update", "scheduling_cronrun", "scheduling_workflow", "scheduling_workflownode")
 
 
 @dataclass(slots=True)

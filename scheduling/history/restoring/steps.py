@@ -41,6 +41,27 @@ _SUBMIT_IT, _APPLY_IT = "submit the job again from its own file", "apply your ow
 _ERASED = "its tenant was erased from the history, so its jobs do not come back"
 
 
+def _without_workflows(cell: Cell, found: Differences) -> Differences:
+    """Return the differences without jobs of workflows. A workflow goes on as it is, and its nodes know their jobs: if
+    a restore ended or repeated these, nodes would fail or run twice.
+    """
+    named = [*found.stop, *found.submit, *(pair.now for pair in found.pairs)]
+    rows = query(
+        "SELECT DISTINCT t.name, n.job_name FROM unnest(%s::text[], %s::text[]) AS c(tenant, name)"
+        " JOIN quota_tenant AS t ON t.name = c.tenant"
+        " JOIN scheduling_workflow AS w ON w.cell_id = %s AND w.tenant_id = t.id"
+        " JOIN scheduling_workflownode AS n ON n.workflow_id = w.id AND n.job_name = c.name",
+        [[job.tenant for job in named], [job.name for job in named], cell.id],
+    )
+    own = set(rows)
+    return replace(
+        found,
+        stop=[job for job in found.stop if (job.tenant, job.name) not in own],
+        submit=[job for job in found.submit if (job.tenant, job.name) not in own],
+        pairs=[pair for pair in found.pairs if (pair.now.tenant, pair.now.name) not in own],
+    )
+
+
 class Steps:
     """What a restore changes in a cell. `to`: the revision of the moment to which the cell is set back.
 
@@ -52,6 +73,7 @@ class Steps:
 
     def __init__(self, principal: Principal, cell: Cell, found: Differences, *, to: int) -> None:
         self._principal, self._cell = principal, cell
+        found = _without_workflows(cell, found)
         self._to, self._detail = to, f"the cell was set back to revision {to}"
         other = [pair for pair in found.pairs if (pair.then.id, pair.then.version) != (pair.now.id, pair.now.version)]
         earlier = [*found.submit, *(pair.then for pair in other)]

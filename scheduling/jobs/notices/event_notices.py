@@ -1,5 +1,5 @@
-"""Notifies tenants of jobs that have failed, of updates that stopped or were rolled back, and of missed runs of cron
-jobs. It follows the journal of each cell.
+"""Notifies tenants of jobs that have failed, of updates that stopped or were rolled back, of missed runs of cron
+jobs, and of failed workflows. It follows the journal of each cell.
 
 A row of `JobNoticeReader` stores the revision up to which the journal was read. It changes in the transaction that
 writes the notices, so no event is missed and no event leads to two notices, even if a process is killed or two
@@ -16,7 +16,7 @@ from django.db import transaction
 from quota import records
 from quota.vocabulary.permissions import system
 from scheduling.jobs.notices.reasons import failed_reasons
-from scheduling.jobs.notices.sending import cron_notices_write, notices_write
+from scheduling.jobs.notices.sending import named_notices_write, notices_write
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobNoticeReader, Update
@@ -30,7 +30,8 @@ FROM scheduling_event
 WHERE cell_id = %s AND revision > %s AND revision <= %s
   AND (kind = 'job.ended' AND data->>'how' = 'failed'
     OR kind = 'update.ended' AND data->>'how' IN ('stopped', 'rolled-back')
-    OR kind = 'cron.skipped' AND data->>'outcome' IN ('missed', 'rejected'))
+    OR kind = 'cron.skipped' AND data->>'outcome' IN ('missed', 'rejected')
+    OR kind = 'workflow.ended' AND data->>'how' = 'failed')
 ORDER BY revision, seq"""
 
 
@@ -74,16 +75,20 @@ def _notify_part(cell: Cell, at_once: int) -> tuple[int, bool]:
 def _write(cell: Cell, rows: Sequence[tuple[Any, ...]]) -> int:
     """Write the notices about events of a cell, the rows of `_EVENTS`. Return the number of jobs in the notices.
 
-    Jobs whose rows are already in the archive are left out. A cron job is named once, with its newest reason.
+    Jobs whose rows are already in the archive are left out, and so are failed jobs of workflows, which may be retried.
+    A cron job or workflow is named once, with its newest reason.
     """
     missed = _first_missed([row for row in rows if row[0] == "cron.skipped"])
+    workflows = {(row[5], row[6]): row[4] for row in rows if row[0] == "workflow.ended"}
     rows = [row[:5] for row in rows]
     ended = [job_id for kind, job_id, *_ in rows if kind == "job.ended"]
     # Of several updates of a job, the newest one.
     stops = {job_id: _Stop(*stop) for kind, job_id, *stop in rows if kind == "update.ended"}
-    if not ended and not stops and not missed:
+    if not ended and not stops and not missed and not workflows:
         return 0
     jobs = Job.objects.select_related("cell", "tenant").in_bulk([*ended, *stops])
+    of_workflows = _of_workflows(ended)
+    ended = [job_id for job_id in ended if job_id not in of_workflows]
     failed, ends = ([jobs[job_id] for job_id in ids if job_id in jobs] for ids in (ended, stops))
     stopped = [job for job in ends if stops[job.id].how == Update.STOPPED]
     rolled_back = [job for job in ends if stops[job.id].how == Update.ROLLED_BACK]
@@ -93,8 +98,23 @@ def _write(cell: Cell, rows: Sequence[tuple[Any, ...]]) -> int:
         notices_write(entry, "job.failed", failed, failed_reasons)
         notices_write(entry, "job.update-stopped", stopped, lambda named: why)
         notices_write(entry, "job.rolled-back", rolled_back, lambda named: why)
-        cron_notices_write(entry, cell, missed)
-    return len(failed) + len(ends) + len(missed)
+        named_notices_write(entry, "cron.missed", cell, missed)
+        named_notices_write(entry, "workflow.failed", cell, workflows)
+    return len(failed) + len(ends) + len(missed) + len(workflows)
+
+
+def _of_workflows(job_ids: Sequence[int]) -> set[int]:
+    """Return those of the jobs that belong to nodes of workflows. A label alone proves nothing: users may set it."""
+    if not job_ids:
+        return set()
+    rows = query(
+        "SELECT j.id FROM scheduling_job AS j JOIN scheduling_workflow AS w ON w.cell_id = j.cell_id"
+        " AND w.tenant_id = j.tenant_id AND w.name = j.labels->>'workflow'"
+        " JOIN scheduling_workflownode AS n ON n.workflow_id = w.id AND n.name = j.labels->>'node'"
+        " AND n.job_name = j.name WHERE j.id = ANY(%s)",
+        [list(job_ids)],
+    )
+    return {job_id for (job_id,) in rows}
 
 
 def _first_missed(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[str, str], str]:

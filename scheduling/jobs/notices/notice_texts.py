@@ -85,9 +85,14 @@ TEXTS: Mapping[str, NoticeText] = {
         many="Runs of %(number)d cron jobs in cell %(cell)s were not started",
         hint="Run `borgctl cron show %(job)s` for the history. `borgctl cron run %(job)s` starts a run now.",
     ),
+    "workflow.failed": NoticeText(
+        one="Workflow %(job)s in cell %(cell)s has failed",
+        many="%(number)d workflows in cell %(cell)s have failed",
+        hint="Run `borgctl workflow show %(job)s` for its nodes. `borgctl workflow retry %(job)s` goes on from there.",
+    ),
 }
-# Notices about cron jobs link to these pages.
-_CRON = "cron.missed"
+# Notices about cron jobs and workflows link to pages that begin with this.
+_PAGES = {"cron.missed": "/cron/", "workflow.failed": "/workflows/"}
 
 
 def format_notice(kind: str, *, cell: str, jobs: Sequence[str], reasons: Sequence[str]) -> tuple[str, str]:
@@ -113,8 +118,8 @@ def link(kind: str, *, cell: str, tenant: str, jobs: Sequence[str]) -> str:
     """Return the path of the portal to which the notice links: the page of its job, or a list that contains its
     jobs.
     """
-    if kind == _CRON:
-        return f"/cron/{cell}/{tenant}/{jobs[0]}/" if len(jobs) == 1 else f"/cron/?tenant={tenant}&cell={cell}"
+    if page := _PAGES.get(kind):
+        return f"{page}{cell}/{tenant}/{jobs[0]}/" if len(jobs) == 1 else f"{page}?tenant={tenant}&cell={cell}"
     if len(jobs) == 1:
         return f"/jobs/{cell}/{tenant}/{jobs[0]}/"
     state = f"&state={TEXTS[kind].state}" if TEXTS[kind].state else ""

@@ -1,4 +1,4 @@
-"""Writes the notices about jobs and cron jobs: one per tenant, cell and kind."""
+"""Writes the notices about jobs, cron jobs and workflows: one per tenant, cell and kind."""
 
 from __future__ import annotations
 
@@ -39,32 +39,23 @@ def notices_write(entry: RecordEntry, kind: str, jobs: Sequence[Job], reasons_of
         )
 
 
-def cron_notices_write(entry: RecordEntry, cell: Cell, missed: Mapping[tuple[str, str], str]) -> None:
-    """Write one notice per tenant about runs of cron jobs that were missed or rejected, in the caller's transaction.
-    `missed`: the newest reason, by the names of the tenant and the cron job.
+def named_notices_write(entry: RecordEntry, kind: str, cell: Cell, failed: Mapping[tuple[str, str], str]) -> None:
+    """Write one notice of this `kind` per tenant about cron jobs or workflows, in the caller's transaction. `failed`:
+    the newest reason, by the names of the tenant and of the cron job or workflow.
     """
-    if not missed:
+    if not failed:
         return
-    tenants = {tenant.name: tenant for tenant in Tenant.objects.filter(name__in={name for name, _ in missed})}
+    tenants = {tenant.name: tenant for tenant in Tenant.objects.filter(name__in={name for name, _ in failed})}
     by_tenant: dict[str, dict[str, str]] = defaultdict(dict)
-    for (tenant, name), reason in missed.items():
+    for (tenant, name), reason in failed.items():
         by_tenant[tenant][name] = reason
     for tenant in sorted(by_tenant.keys() & tenants.keys()):
         reasons = by_tenant[tenant]
         names, why = list(reasons), [f"{reason.rstrip('.')}." for reason in list(reasons.values())[:MOST_NAMED]]
-        subject, text = format_notice("cron.missed", cell=cell.name, jobs=names, reasons=why)
-        url = link("cron.missed", cell=cell.name, tenant=tenant, jobs=names)
+        subject, text = format_notice(kind, cell=cell.name, jobs=names, reasons=why)
+        url = link(kind, cell=cell.name, tenant=tenant, jobs=names)
         given = dict(zip(names, why, strict=False))
-        level = TEXTS["cron.missed"].level
+        level = TEXTS[kind].level
         notify(
-            entry,
-            tenants[tenant],
-            "cron.missed",
-            subject,
-            text,
-            url=url,
-            level=level,
-            cell=cell.name,
-            jobs=names,
-            reasons=given,
+            entry, tenants[tenant], kind, subject, text, url=url, level=level, cell=cell.name, jobs=names, reasons=given
         )
