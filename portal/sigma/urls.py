@@ -6,7 +6,7 @@ from django.urls import path
 
 from portal.sigma import cells, home, names, notices, sign_in, tokens
 from portal.sigma.history import event, past_cell
-from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update
+from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update, workflows
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
 from portal.sigma.shop import pages as shop
 from portal.sigma.shop import quote
@@ -18,6 +18,7 @@ _TENANT = "tenants/<str:tenant>/"
 _JOB = "jobs/<str:cell>/<str:tenant>/<str:name>/"
 _CRON = "cron/<str:cell>/<str:tenant>/<str:name>/"
 _TEMPLATE = "templates/<str:cell>/<str:tenant>/<str:name>/"
+_WORKFLOW = "workflows/<str:cell>/<str:tenant>/<str:name>/"
 
 urlpatterns = [
     path("", home.home, name="home"),
@@ -48,6 +49,12 @@ urlpatterns = [
     path("templates/", templates.template_list, name="templates"),
     path(_TEMPLATE, templates.template, name="template"),
     path(_TEMPLATE + "delete/", templates.delete, name="template-delete"),
+    path("workflows/", workflows.workflow_list, name="workflows"),
+    path(_WORKFLOW, workflows.workflow, name="workflow"),
+    path(_WORKFLOW + "pause/", workflows.pause, name="workflow-pause"),
+    path(_WORKFLOW + "resume/", workflows.resume, name="workflow-resume"),
+    path(_WORKFLOW + "cancel/", workflows.cancel, name="workflow-cancel"),
+    path(_WORKFLOW + "retry/", workflows.retry, name="workflow-retry"),
     path("names/", names.name_list, name="names"),
     path("services/<str:cell>/<str:tenant>/<str:service>/", names.service, name="service"),
     path("submit/", submit.submit, name="submit"),

@@ -41,14 +41,14 @@ _UNITS: tuple[tuple[int, Callable[[int], str]], ...] = (
 _TONES = {
     word: tone
     for tone, words in {
-        "good": ("up", "running", "healthy", "done", "finished", "active", "submitted"),
+        "good": ("up", "running", "healthy", "done", "finished", "active", "submitted", "succeeded"),
         "wait": (
             *("pending", "assigned", "installing", "starting", "stopping", "draining", "open"),
-            *("warning", "updating", "degraded", "suspended", "skipped"),
+            *("warning", "updating", "degraded", "suspended", "skipped", "paused", "ready", "cancelling"),
         ),
         "bad": (
             *("backoff", "down", "failed", "unhealthy", "stopped", "rolled-back", "expired", "revoked"),
-            *("urgent", "failing", "crashing", "missed", "rejected"),
+            *("urgent", "failing", "crashing", "missed", "rejected", "cancelled"),
         ),
     }.items()
     for word in words
@@ -143,6 +143,12 @@ def state(word: str, text: str = "") -> SafeString | str:
     if not word:
         return "–"
     return format_html('<span class="tag tag-{}">{}</span>', _TONES.get(word, "plain"), text or _(word))
+
+
+@register.simple_tag
+def state_name(word: str) -> str:
+    """Return the name of a state in the language of the page."""
+    return _(word)
 
 
 @register.simple_tag

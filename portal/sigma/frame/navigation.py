@@ -39,6 +39,7 @@ SECTIONS: tuple[Section, ...] = (
             NavigationLink("jobs", _("Jobs"), ("job", "job_events", "update", "task", "shell", "specs")),
             NavigationLink("crons", _("Cron jobs"), ("cron",)),
             NavigationLink("templates", _("Templates"), ("template",)),
+            NavigationLink("workflows", _("Workflows"), ("workflow",)),
             NavigationLink("submit", _("Submit a job")),
             NavigationLink("names", _("DNS names"), ("service",)),
             NavigationLink("packages", _("Packages")),

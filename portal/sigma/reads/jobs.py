@@ -22,7 +22,7 @@ from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.recall import recall, with_archived
 from scheduling.jobs.health import with_health
-from scheduling.models import ArchivedJob, Cell, CronJob, Job, JobTemplate, Task, Update
+from scheduling.models import ArchivedJob, Cell, CronJob, Job, JobTemplate, Task, Update, Workflow
 
 # The most jobs whose health one page computes. Only jobs with a task that is not up are counted.
 MOST_LOOKED_AT = 1000
@@ -59,6 +59,11 @@ def cron_jobs_visible(principal: Principal) -> QuerySet[CronJob]:
 def templates_visible(principal: Principal) -> QuerySet[JobTemplate]:
     """Return the templates of all cells that the principal may see."""
     return _of_tenants(JobTemplate.objects.select_related("cell", "tenant").defer("content"), principal)
+
+
+def workflows_visible(principal: Principal) -> QuerySet[Workflow]:
+    """Return the workflows of all cells that the principal may see."""
+    return _of_tenants(Workflow.objects.select_related("cell", "tenant"), principal)
 
 
 def operated_jobs_visible(principal: Principal) -> QuerySet[Job]:
