@@ -15,6 +15,7 @@ from scheduling.core.vocabulary.published import Published
 from scheduling.cron import cron_spec
 from scheduling.job_templates import template_spec
 from scheduling.spec.parser import CellLimits, parse
+from scheduling.workflows import workflow_parser, workflow_spec
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 WEB = {"name": "web", "tasks": 2, "task": {"command": ["serve"], "restart": {"on": "failure"}}}
@@ -184,6 +185,8 @@ def test_the_examples_are_job_files(file: Path) -> None:
     if template_spec.is_template_file(read):
         template = template_spec.parse(read, limits=CellLimits())
         job = parse(template_spec.dispatched(template.name, template.stored, {"first": 3}, "1"))
+    elif read.get("kind") == workflow_spec.KIND:
+        job = workflow_parser.parse(read, limits=CellLimits()).jobs[0]
     else:
         job = cron_spec.parse(read, limits=CellLimits()).job if cron_spec.is_cron_file(read) else parse(read)
     assert file.name in (EXAMPLES / "README.md").read_text()
