@@ -44,6 +44,7 @@ BENCHES = {
     "peers": "tests.bench.peers",
     "sql": "tests.bench.sql",
     "cron": "tests.bench.cron",
+    "workflow": "tests.bench.workflow",
     "year": "tests.bench.year.run",
 }
 
