@@ -3,7 +3,7 @@
     link ── polled ──► Agent ── handle ──► AgentState
                          │ ◄─ instructions ─┘
                          ├─► store.save      (at once, before anything else)
-                         ├─► packages.install
+                         ├─► packages.install, and the values of secrets
                          ├─► runtime.start, stop, resize, remove
                          └─► prober.probe
 
@@ -49,6 +49,7 @@ from borglet.pressure.victims import PressureTenant
 from borglet.runtimes.base.runtime import Runtime, StartFailed
 from borglet.state import events, instructions
 from borglet.state.agent_state import AgentState
+from borglet.task_secrets import SecretSource, SecretValet
 from borglet.usage_windows import WINDOW_S, Windows
 
 log = logging.getLogger(__name__)
@@ -88,12 +89,14 @@ class Agent:
         clock: Clock,
         settings: AgentSettings = AgentSettings(),
         guard: Guard | None = None,
+        secrets: SecretSource | None = None,
     ) -> None:
         self.state = AgentState()
         self.runtime = runtime
         self.packages = packages
         self.packages.bind(self.state.packages_in_use)
         self._installs: dict[TaskKey, asyncio.Task[None]] = {}
+        self._secrets = SecretValet(secrets, runtime.renew_secrets)
         self._store, self._prober, self._clock, self._settings = store, prober, clock, settings
         self._windows = Windows(random.Random(), span_s=settings.window_s) if settings.window_s else None
         self._listeners: list[Callable[[], None]] = []
@@ -135,6 +138,7 @@ class Agent:
         for work in running:
             work.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        await self._secrets.close()
         await self.packages.close()
         await self.runtime.close()
 
@@ -270,6 +274,7 @@ class Agent:
                 install = self._installs.pop(instruction.key, None)
                 if install is not None:
                     install.cancel()
+                self._secrets.forget(instruction.key)
             case instructions.Start():
                 self._spawn(self._start(instruction))
             case instructions.Terminate():
@@ -297,7 +302,10 @@ class Agent:
     async def _install(self, instruction: instructions.Install) -> None:
         task, run = instruction.task, instruction.run
         try:
-            await self.packages.install(task.packages)
+            if task.packages:
+                await self.packages.install(task.packages)
+            if task.secrets:
+                await self._secrets.values(task)
             answer: events.Event = events.PackagesInstalled(task.key, run)
         except Exception as error:  # noqa: BLE001 - the owner of the job receives every error
             answer = events.InstallFailed(task.key, run, _log_failed_start(task, error))
@@ -307,7 +315,11 @@ class Agent:
     async def _start(self, instruction: instructions.Start) -> None:
         task, run = instruction.task, instruction.run
         try:
-            await self.runtime.start(task, run=run, trees=self.packages.trees(task.packages))
+            trees = self.packages.trees(task.packages)
+            if task.secrets:
+                await self.runtime.start(task, run=run, trees=trees, secrets=self._secrets.held(task))
+            else:
+                await self.runtime.start(task, run=run, trees=trees)
             answer: events.Event = events.Started(task.key, run)
         except Exception as error:  # noqa: BLE001 - the owner of the job receives every error
             answer = events.StartRefused(task.key, run, _log_failed_start(task, error))
@@ -334,8 +346,10 @@ class Agent:
             await self.runtime.resize(instruction.task)
         except Exception:
             log.exception("cannot change the limits of task %s, which keeps its old ones", instruction.task.key)
+        self._secrets.renew(instruction.task, self.runtime.secrets_of(instruction.task.key))
 
     async def _remove(self, instruction: instructions.Remove) -> None:
+        self._secrets.forget(instruction.key)
         try:
             await self.runtime.remove(instruction.key)
         except OSError:

@@ -40,6 +40,8 @@ from borglet.runtimes.measuring.disk_usage import disk_bytes
 from borglet.runtimes.process import ProcessRuntime
 from borglet.runtimes.runtime_choice import RuntimeWishes, open_runtime
 from borglet.runtimes.supervisor import proctable
+from borglet.runtimes.supervisor.exec_task import no_core_dumps
+from borglet.task_secrets import LinkSecrets
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ def run_machine(settings: MachineSettings) -> None:
     """Run the Borglet until SIGTERM or SIGINT. The tasks keep running. Raises `HomeInUse` if another Borglet uses the
     same home folder, `JoinFailed` if the machine cannot join the cell, and `BadMachine` if a setting is wrong.
     """
+    no_core_dumps()
     store = DiskStore(settings.home)
     with store.lock():
         runtime = open_runtime(settings.home, settings.wishes)
@@ -156,6 +159,7 @@ async def _serve(
         packages,
         clock=steady_clock(),
         guard=Guard(runtime, readings, free_disk=packages.collect),
+        secrets=LinkSecrets(settings.link, credentials),
     )
     await agent.open()
     assert agent.failed is not None

@@ -16,6 +16,8 @@ from borglet.messages import (
     PackageRef,
     RunAlloc,
     RunTask,
+    SecretRef,
+    SecretValue,
     ShellClaims,
     TaskKey,
     Usage,
@@ -57,10 +59,12 @@ class FailingRuntime:
     def capacity(self) -> dict[str, int]:
         return self._inner.capacity()
 
-    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
+    async def start(
+        self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES, secrets: Sequence[SecretValue] = ()
+    ) -> None:
         self.calls.append(("start", task.key))
         self._raise_due("start")
-        await self._inner.start(task, run=run, trees=trees)
+        await self._inner.start(task, run=run, trees=trees, secrets=secrets)
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
         self.calls.append(("stop", key))
@@ -76,6 +80,14 @@ class FailingRuntime:
         self.calls.append(("identify", key))
         self._raise_due("identify")
         await self._inner.identify(key, token)
+
+    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue]) -> None:
+        self.calls.append(("renew_secrets", key))
+        self._raise_due("renew_secrets")
+        await self._inner.renew_secrets(key, secrets)
+
+    def secrets_of(self, key: TaskKey) -> list[SecretRef]:
+        return self._inner.secrets_of(key)
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         self._raise_due("adjust")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from borglet.messages.packages import PackageRef
+from borglet.messages.secrets import SecretRef
 
 
 class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,6 +85,12 @@ class RunTask(msgspec.Struct, frozen=True):
     alloc: TaskKey | None = None  # the alloc on this machine whose resources the task uses (§2.4)
     leave_s: float = 0.0  # time between the removal of its names and SIGTERM, if a stop leaves time for it
     max_run_s: float | None = None  # the Borglet stops a run that lasts longer; None: no limit
+    secrets: list[SecretRef] = []  # without values, which the Borglet requests before each start
+
+    @property
+    def needs_preparation(self) -> bool:
+        """Return whether the Borglet has to get packages or secrets before the task can start."""
+        return bool(self.packages or self.secrets)
 
 
 class StopTask(msgspec.Struct, frozen=True):

@@ -104,9 +104,15 @@ class OpenProcesses(Confinement):
             packages=packages,
             alloc=str(directory.alloc or ""),
             identity=str(directory.identity),
+            secrets=str(directory.secrets) if any(ref.file for ref in task.secrets) else "",
         )
         name, _, value = directory.marker.partition("=")
         return environment | {name: value}
+
+    def launch_with(
+        self, directory: TaskDirectory, plan: LaunchPlan, variables: Mapping[str, str]
+    ) -> dict[str, object]:
+        return {**plan.launch, "environment": {**plan.launch["environment"], **variables}}  # type: ignore[dict-item]
 
     def _account(self, task: RunTask) -> task_users.Account | None:
         return task_users.account_of(task.user, default=self._settings.default_user, allowed=self._settings.users)

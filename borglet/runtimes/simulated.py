@@ -29,6 +29,8 @@ from borglet.messages import (
     LogRequest,
     RunAlloc,
     RunTask,
+    SecretRef,
+    SecretValue,
     ShellClaims,
     TaskKey,
     Usage,
@@ -91,12 +93,15 @@ class SimulatedRuntime:
             "isolation.cpu": "none",
             "isolation.processes": "none",
             "isolation.disk": "none",
+            "secrets": "memory",
         }
 
     def capacity(self) -> dict[str, int]:
         return dict(self._capacity)
 
-    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
+    async def start(
+        self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES, secrets: Sequence[SecretValue] = ()
+    ) -> None:
         known = self._tasks.get(task.key)
         if known is not None and known.exit is None:
             return
@@ -122,6 +127,12 @@ class SimulatedRuntime:
 
     async def identify(self, key: TaskKey, token: str) -> None:
         """Do nothing: simulated tasks use no identity."""
+
+    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue]) -> None:
+        """Do nothing: simulated tasks use no secrets."""
+
+    def secrets_of(self, key: TaskKey) -> list[SecretRef]:
+        return []
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         """Do nothing: simulated tasks do not disturb each other."""

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 
-from borglet.messages import NO_USAGE, EndCause, Exit, Health, Phase, RunTask, TaskKey, TaskReport, Usage
+from borglet.messages import NO_USAGE, EndCause, Exit, Health, Phase, RunTask, SecretRef, TaskKey, TaskReport, Usage
 from borglet.state.health_watch import HealthWatch
 from borglet.state.phases import WITH_PROCESSES, PhaseStep, after
 
@@ -34,6 +34,7 @@ class Incarnation:
     leaving: bool = False  # names no longer resolve to it, and SIGTERM is not sent yet
     was_up: bool = False  # names may have resolved to this run
     resize_due: bool = False  # the runtime has not applied the latest limits yet
+    prepared_for: list[SecretRef] = field(default_factory=list)  # secrets for which values were requested
     installed: bool = False  # its packages are installed, and it waits until it may start
     ran: bool = False  # its processes were started before
     given_up: bool = False  # it used up its restarts

@@ -40,7 +40,9 @@ class Save(msgspec.Struct, frozen=True):
 
 
 class Install(msgspec.Struct, frozen=True):
-    """Install the packages of a task. The agent answers with `PackagesInstalled` or `InstallFailed`."""
+    """Install the packages of a task, and get the values of its secrets. The agent answers with `PackagesInstalled` or
+    `InstallFailed`.
+    """
 
     task: RunTask
     run: int
@@ -71,7 +73,7 @@ class Terminate(msgspec.Struct, frozen=True):
 
 
 class Resize(msgspec.Struct, frozen=True):
-    """Apply a changed limit or priority to the processes of a running task."""
+    """Apply a changed limit or priority, or new versions of secrets, to a running task."""
 
     task: RunTask
 

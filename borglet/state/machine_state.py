@@ -59,7 +59,7 @@ class Holdings:
 
     def _wake_of(self, inc: Incarnation) -> float:
         at = math.inf
-        if inc.phase is Phase.BACKOFF and inc.key in self.run and (inc.task.packages or not self.blocked(inc)):
+        if inc.phase is Phase.BACKOFF and inc.key in self.run and (inc.task.needs_preparation or not self.blocked(inc)):
             at = inc.start_at
         elif inc.phase is Phase.UP:
             at = inc.watch.due if inc.watch is not None else math.inf

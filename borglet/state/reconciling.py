@@ -31,9 +31,12 @@ def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None
         and (inc.phase is Phase.ASSIGNED or (inc.phase is Phase.BACKOFF and inc.start_at <= now))
     ]
     for inc in waiting:
-        if inc.task.packages:  # while tasks that must end first are still ending
+        if inc.task.needs_preparation:  # while tasks that must end first are still ending
             _install(holdings, inc, out, now=now)
-    waiting = [inc for inc in waiting if not inc.task.packages]
+    for inc in holdings.by_key.values():
+        if inc.installed and inc.phase is Phase.INSTALLING and inc.task.secrets != inc.prepared_for:
+            _prepare(inc, out)  # a secret has changed since, so the values are requested again
+    waiting = [inc for inc in waiting if not inc.task.needs_preparation]
     waiting += [inc for inc in holdings.by_key.values() if inc.installed and inc.phase is Phase.INSTALLING]
     for inc in sorted(waiting, key=lambda inc: inc.key, reverse=True):  # the newest incarnation first
         if not holdings.blocked(inc):
@@ -60,10 +63,14 @@ def _stop(holdings: Holdings, inc: Incarnation, stop: StopTask, out: list[Instru
 
 def _install(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, now: float) -> None:
     inc.run += 1
-    inc.installed = False
     inc.step(PhaseStep.INSTALL, now=now)
-    out.append(Install(inc.task, inc.run))
+    _prepare(inc, out)
     holdings.version += 1
+
+
+def _prepare(inc: Incarnation, out: list[Instruction]) -> None:
+    inc.installed, inc.prepared_for = False, inc.task.secrets
+    out.append(Install(inc.task, inc.run))
 
 
 def _start(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, now: float) -> None:

@@ -24,6 +24,8 @@ from borglet.messages import (
     LogRequest,
     RunAlloc,
     RunTask,
+    SecretRef,
+    SecretValue,
     ShellClaims,
     TaskKey,
     Usage,
@@ -75,10 +77,13 @@ class Runtime(Protocol):
     def capacity(self) -> dict[str, int]:
         """Return the machine's capacity by resource name: CPU in milli-cores, RAM and disk in bytes."""
 
-    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
+    async def start(
+        self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES, secrets: Sequence[SecretValue] = ()
+    ) -> None:
         """Start the task's processes, unless the task already runs. Raises `StartFailed` if the task cannot be started.
 
-        `trees`: read-only directories of the task's packages by mount name, in the order of the packages.
+        `trees`: read-only directories of the task's packages by mount name, in the order of the packages. `secrets`:
+        the values of the task's secrets, which are written to no disk.
         """
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
@@ -102,6 +107,14 @@ class Runtime(Protocol):
         """Set the signed identity of a task that runs or will run. `token` becomes the content of the file that the
         task finds in `BORG_IDENTITY_FILE`. Raises OSError if the file cannot be written.
         """
+
+    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue]) -> None:
+        """Replace the files of a running task that contain secrets. Environment variables keep their values. Raises
+        OSError if a file cannot be written.
+        """
+
+    def secrets_of(self, key: TaskKey) -> list[SecretRef]:
+        """Return the secrets that a running task has, without their values."""
 
     async def remove(self, key: TaskKey) -> None:
         """Delete an ended incarnation and its working directory. Its logs stay until they expire. Raises OSError if a

@@ -27,7 +27,9 @@ async def adopt(home: RuntimeHome, exit_watcher: ExitWatcher) -> None:
     home.containers.settle()
     # An earlier release may have started them with other classes.
     home.behave(home.tasks.values())
-    home.tree.sweep({incarnation.directory.name for incarnation in home.tasks.values()})
+    present = {incarnation.directory.name for incarnation in home.tasks.values()}
+    home.tree.sweep(present)
+    home.secrets.sweep({known.directory.name for known in home.tasks.values() if known.exit is None})
     # There may be millions of files. Running tasks must not wait for them.
     exit_watcher.keep(asyncio.get_running_loop().create_task(home.empty_trash()))
 

@@ -64,6 +64,14 @@ class Confinement(ABC):
         """
 
     @abstractmethod
+    def launch_with(
+        self, directory: TaskDirectory, plan: LaunchPlan, variables: Mapping[str, str]
+    ) -> dict[str, object]:
+        """Return the fields of `plan.launch` for a task whose environment also has `variables`. Their values are
+        secret, so they are written to no disk. Raises OSError if a file in memory cannot be written.
+        """
+
+    @abstractmethod
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:

@@ -72,6 +72,7 @@ class ExitWatcher:
     async def _finish(self, incarnation: SupervisedTask) -> None:
         exit_ = incarnation.directory.exit() or await self.bury(incarnation)
         await self._home.confinement.clear(incarnation.directory)
+        self._home.secrets.remove(incarnation.directory.name)
         incarnation.exit = exit_
         incarnation.metered = None
         self._home.containers.release(incarnation.kept.task.key)
@@ -102,6 +103,7 @@ class ExitWatcher:
             await _supervisor_ended(supervisor)
         await supervisors.kill_leftovers(directory, self._home.tree.groups_of(directory.name))
         await self._home.confinement.clear(directory)
+        self._home.secrets.remove(directory.name)
         self._home.containers.release(incarnation.kept.task.key)
         incarnation.exit = Exit(EndCause.START_FAILED, time.time(), detail=reason)
         if directory.path.is_dir() and directory.exit() is None:

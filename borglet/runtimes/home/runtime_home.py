@@ -15,6 +15,7 @@ from typing import Literal
 
 from borglet.messages import EndCause, Exit, RunTask, TaskKey
 from borglet.runtimes.base.runtime import Presence, StartFailed
+from borglet.runtimes.base.secret_files import SecretFiles
 from borglet.runtimes.cgroups.cgroups import CgroupTree, detect
 from borglet.runtimes.home import trash
 from borglet.runtimes.home.allocfolders import AllocFolders
@@ -75,6 +76,7 @@ class RuntimeHome:
         self.containers = Containers(self.tree)
         self.meter = Meter(self.tree)
         self.allocs = AllocFolders(self.home)
+        self.secrets = SecretFiles(self.home)
         self.tasks: dict[TaskKey, SupervisedTask] = {}
         self._emptying = asyncio.Lock()
         self.closing = False
@@ -111,6 +113,7 @@ class RuntimeHome:
 
     def discard(self, directory: TaskDirectory) -> None:
         """Move the files of a task to the trash. Its logs stay, and are deleted after a certain time."""
+        self.secrets.remove(directory.name)
         if directory.logs.is_dir():
             os.utime(directory.logs)
         if directory.path.is_dir():

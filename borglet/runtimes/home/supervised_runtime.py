@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,19 @@ from pathlib import Path
 
 import msgspec
 
-from borglet.messages import AllocReport, EndCause, LogChunk, LogRequest, RunAlloc, RunTask, ShellClaims, TaskKey, Usage
+from borglet.messages import (
+    AllocReport,
+    EndCause,
+    LogChunk,
+    LogRequest,
+    RunAlloc,
+    RunTask,
+    SecretRef,
+    SecretValue,
+    ShellClaims,
+    TaskKey,
+    Usage,
+)
 from borglet.runtimes.base.runtime import NO_TREES, Presence, StartFailed
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.home import supervisors
@@ -38,7 +51,7 @@ from borglet.runtimes.home.exit_watcher import ExitWatcher
 from borglet.runtimes.home.limit_enforcement import Enforcement
 from borglet.runtimes.home.logfiles import read_log, sweep_logs
 from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedSettings, SupervisedTask
-from borglet.runtimes.home.taskdirs import TaskRecord
+from borglet.runtimes.home.taskdirs import TaskDirectory, TaskRecord
 from borglet.runtimes.supervisor import landlock, ptys
 from borglet.runtimes.supervisor.ptys import ShellRefused
 
@@ -55,7 +68,7 @@ class SupervisedRuntime:
         self._runtime_home = RuntimeHome(home, settings, confinement)
         self._home, self._settings, self._confinement = self._runtime_home.home, settings, confinement
         self._containers, self._tasks = self._runtime_home.containers, self._runtime_home.tasks
-        self._allocs = self._runtime_home.allocs
+        self._allocs, self._secrets = self._runtime_home.allocs, self._runtime_home.secrets
         self._exit_watcher = ExitWatcher(self._runtime_home)
         self._enforcement = Enforcement(self._runtime_home, self.stop)
         self._keeps_ports = landlock.knows_ports()
@@ -71,6 +84,7 @@ class SupervisedRuntime:
         return {
             "runtime": self.name,
             **self._containers.attributes(),
+            "secrets": "memory" if self._secrets.usable() else "none",
             "isolation.disk": "polled",
             "isolation.ports": "landlock" if self._keeps_ports else "none",
             **self._confinement.attributes(),
@@ -81,12 +95,16 @@ class SupervisedRuntime:
 
     # -- starting and stopping
 
-    async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
+    async def start(
+        self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES, secrets: Sequence[SecretValue] = ()
+    ) -> None:
         known = self._tasks.get(task.key)
         if known is not None and known.exit is None:
             return
+        variables = _variables(secrets)
         directory = self._runtime_home.directory_of(task)
         here = {other.directory.name: other.kept for other in self._tasks.values()}
+        task = msgspec.structs.replace(task, secrets=_delivered(secrets))
         message = task
         if self.api_url:
             message = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
@@ -102,7 +120,9 @@ class SupervisedRuntime:
             directory.prepare(kept, owner=owner)
             if (token := self._identities.pop(task.key, None)) is not None:
                 directory.write_identity(token)
+            self._write_secrets(directory, secrets)
             await self._confinement.prepare_container(directory, plan)
+            launch = self._confinement.launch_with(directory, plan, variables) if variables else plan.launch
             groups = self._containers.create(task, directory.name)
             limits = self._containers.limits_of(task)
             request: dict[str, object] = {
@@ -119,7 +139,7 @@ class SupervisedRuntime:
                 "log_files": self._settings.log_files,
                 "log_bytes_s": self._settings.log_bytes_s,
                 "tcp_ports": self._tcp_ports(task),
-                **plan.launch,
+                **launch,
             }
             incarnation.supervisor = await supervisors.spawn(directory, request, groups)
         except (StartFailed, OSError) as error:
@@ -129,6 +149,8 @@ class SupervisedRuntime:
             raise StartFailed(
                 f"the machine could not prepare the task: {error}; an SRE can check the machine's disk"
             ) from error
+        finally:
+            self._secrets.forget_process(directory.name)
         incarnation.metered = self._runtime_home.metered(incarnation, cpu_ns=0)
         self._exit_watcher.watch(incarnation)
         if incarnation.stop_asked is not None:
@@ -181,6 +203,8 @@ class SupervisedRuntime:
         known = self._tasks.get(task.key)
         if known is None or known.exit is not None:
             return
+        # The record names the secrets that the task has, so that the next Borglet notices older ones.
+        task = msgspec.structs.replace(task, secrets=known.kept.task.secrets)
         known.kept = msgspec.structs.replace(known.kept, task=task)
         known.directory.write_kept(known.kept)
         if known.supervisor is None:
@@ -202,6 +226,31 @@ class SupervisedRuntime:
             self._identities[key] = token
             while len(self._identities) > MOST_UNCLAIMED:
                 del self._identities[next(iter(self._identities))]  # of tasks that never started
+
+    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue]) -> None:
+        known = self._tasks.get(key)
+        if known is None or known.exit is not None:
+            return
+        self._write_secrets(known.directory, secrets)
+        new = {value.file: ref for value, ref in zip(secrets, _delivered(secrets), strict=True) if value.file}
+        refs = [new.get(ref.file, ref) if ref.file else ref for ref in known.kept.task.secrets]
+        known.kept = msgspec.structs.replace(known.kept, task=msgspec.structs.replace(known.kept.task, secrets=refs))
+        known.directory.write_kept(known.kept)
+
+    def secrets_of(self, key: TaskKey) -> list[SecretRef]:
+        known = self._tasks.get(key)
+        return known.kept.task.secrets if known is not None and known.exit is None else []
+
+    def _write_secrets(self, directory: TaskDirectory, secrets: Sequence[SecretValue]) -> None:
+        """Write the files with secrets of a task. Raises OSError if one cannot be written."""
+        files = {value.file: value.value for value in secrets if value.file}
+        if files:
+            owner = os.stat(directory.work)
+            try:
+                self._secrets.write(directory.name, files, (owner.st_uid, owner.st_gid))
+            except OSError as error:
+                cure = "an SRE can check the machine's file system in memory"
+                raise OSError(f"cannot write the secrets of the task into memory: {error}; {cure}") from error
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         self._containers.adjust(grants, batch_milli=batch_milli, batch_idle=batch_idle)
@@ -280,4 +329,22 @@ class SupervisedRuntime:
         await self._exit_watcher.close()
         if all(known.exit is not None for known in self._tasks.values()):
             self._confinement.close()
+            self._secrets.close()
             self._runtime_home.tree.remove()
+
+
+def _delivered(secrets: Sequence[SecretValue]) -> list[SecretRef]:
+    """Return the references to these secrets, without their values."""
+    return [SecretRef(value.name, value.version, value.file, value.env) for value in secrets]
+
+
+def _variables(secrets: Sequence[SecretValue]) -> dict[str, str]:
+    """Return the environment variables with secrets. Raises `StartFailed` if a value is not text."""
+    found: dict[str, str] = {}
+    for value in (value for value in secrets if value.env):
+        try:
+            found[value.env] = value.value.decode()
+        except UnicodeDecodeError:  # the text of the error would contain a part of the value
+            text = f"env.{value.env}: secret {value.name} is not text; deliver it as a file, or set it again"
+            raise StartFailed(text) from None
+    return found

@@ -10,6 +10,7 @@ tasks/<job>.<index>.<incarnation>/
     identity/token   the signed identity of the task, which only the task's user can read
     work/  tmp/      the working directory of the task (HOME), and its TMPDIR
     packages/        a link to the folder of each package
+    secrets/         in memory, not here: the files with secrets of the task, see `secret_files`
     root/  bundle/   only for a task in a container: files of its root directory; description and state of the container
 logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>; for a task in an alloc, this is a link
 """
@@ -114,6 +115,7 @@ class TaskDirectory:
         self.packages = self.path / "packages"
         # The Borglet replaces the token while the task runs, so containers mount the folder, not the file.
         self.identity = self.path / "identity" / "token"
+        self.secrets = home / "secrets" / self.name
         self.root, self.bundle = self.path / "root", self.path / "bundle"
         self.control = self.path / "control"
 

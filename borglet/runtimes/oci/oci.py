@@ -28,6 +28,7 @@ from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes.base import task_command, task_users
 from borglet.runtimes.base.networks import TaskNetworks, choose_address
 from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.base.secret_files import SecretFiles
 from borglet.runtimes.base.task_users import Account
 from borglet.runtimes.cgroups.limits import kernel_limits
 from borglet.runtimes.home.confinement import Confinement, LaunchPlan
@@ -35,7 +36,7 @@ from borglet.runtimes.home.runtime_home import SupervisedSettings
 from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.oci import bundle, rootfs
-from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
+from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, SECRETS, TMP, WORK, DeviceNode, Mount
 from borglet.runtimes.supervisor.container import ContainerPlace, run_engine
 from borglet.runtimes.supervisor.exec_task import allowed_files
 from borglet.runtimes.supervisor.ptys import PtyRequest, ShellRefused
@@ -93,6 +94,7 @@ class ContainerConfinement(Confinement):
         self._shared_root.sweep(_roots_in_use(home.absolute()))
         self._networks = TaskNetworks(settings.network, home) if settings.network is not None else None
         self._engine, self._init = engine, init
+        self._secrets = SecretFiles(home.absolute())
 
     def attributes(self) -> dict[str, str]:
         return {
@@ -125,6 +127,7 @@ class ContainerConfinement(Confinement):
             packages=packages,
             alloc=ALLOC if directory.alloc is not None else "",
             identity=f"{IDENTITY}/{directory.identity.name}",
+            secrets=SECRETS if any(ref.file for ref in task.secrets) else "",
         )
         working_directory = task_command.working_directory(task, WORK)
         limits = kernel_limits(task)
@@ -226,6 +229,7 @@ class ContainerConfinement(Confinement):
             work=directory.work,
             tmp=directory.tmp,
             identity=directory.identity.parent,
+            secrets=directory.secrets if directory.secrets.is_dir() else None,
             alloc=directory.alloc,
             trees=plan.trees,
             base=plan.base,
@@ -244,6 +248,16 @@ class ContainerConfinement(Confinement):
         write_bundle(
             directory.bundle, bundle.config(container, plan.account, architecture=os.uname().machine), plan.process
         )
+
+    def launch_with(
+        self, directory: TaskDirectory, plan: LaunchPlan, variables: Mapping[str, str]
+    ) -> dict[str, object]:
+        assert isinstance(plan, ContainerPlan)
+        own: Any = plan.process["env"]
+        process = plan.process | {"env": [*own, *(f"{name}={value}" for name, value in variables.items())]}
+        path = self._secrets.write_process(directory.name, msgspec.json.encode(process))
+        container = ContainerPlace(self._engine, str(directory.bundle), directory.name, str(path))
+        return {**plan.launch, "container": container.fields()}
 
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims

@@ -21,12 +21,13 @@ from types import MappingProxyType
 
 from borglet.runtimes.base.runtime import NO_TREES
 from borglet.runtimes.base.task_users import TASK_UID, Account
-from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, Mount
+from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, SECRETS, TMP, WORK, Mount
 
 # Directories in the root of a modern system. If they are links to /usr on the machine, they are links inside, too.
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # The Borglet creates these directories. Entries of a package with these names are ignored.
 _OURS = frozenset({"alloc", "proc", "run", "sys", "dev", "tmp", "work", "packages"})
+_FOLDERS = ("run/borg", "run/secrets", "alloc/shared", "alloc/logs")
 # Files that programs need: names and their resolution, time, certificates, linker. No passwords, keys or services.
 _ETC_FILES = (
     "debian_version",
@@ -100,7 +101,7 @@ class SharedRoot:
 
     def _look(self) -> str:
         """Return a text that changes when one of the files changes from which this root directory is made."""
-        seen: list[object] = []
+        seen: list[object] = [*_FOLDERS]
         for name in _SYSTEM:
             original = self._machine / name
             seen.append(os.readlink(original) if original.is_symlink() else original.is_dir())
@@ -141,6 +142,7 @@ def build(
     tmp: Path,
     account: Account,
     identity: Path | None = None,
+    secrets: Path | None = None,
     alloc: Path | None = None,
     trees: Mapping[str, Path] = NO_TREES,
     base: Path | None = None,
@@ -170,6 +172,8 @@ def build(
     mounts += [Mount(str(work), WORK, writable=True), Mount(str(tmp), TMP, writable=True)]
     if identity is not None:
         mounts.append(Mount(str(identity), IDENTITY))
+    if secrets is not None:
+        mounts.append(Mount(os.path.realpath(secrets), SECRETS))
     if alloc is not None:
         mounts += [
             Mount(str(alloc / "shared"), f"{ALLOC}/shared", writable=True),
@@ -195,7 +199,7 @@ def _folder(path: Path) -> None:
 def _make_ours(root: Path) -> None:
     for name in _OURS:
         _folder(root / name)
-    for name in ("run/borg", "alloc/shared", "alloc/logs"):
+    for name in _FOLDERS:
         _folder(root / name)
 
 

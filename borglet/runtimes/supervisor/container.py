@@ -25,13 +25,14 @@ _MNT_DETACH = 2
 class ContainerPlace:
     """The engine, the directory and the name of one task's container."""
 
-    def __init__(self, engine: str, directory: str, name: str) -> None:
+    def __init__(self, engine: str, directory: str, name: str, process: str = "") -> None:
         self.engine = engine
         self.directory = directory  # config.json, process.json, and files of the engine
         self.name = name
+        self.process = process or self.path("process.json")  # with secrets, a file in memory
 
-    def fields(self) -> tuple[str, str, str]:
-        return self.engine, self.directory, self.name
+    def fields(self) -> tuple[str, str, str, str]:
+        return self.engine, self.directory, self.name, self.process
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -61,9 +62,7 @@ class ContainerPlace:
         """Return the engine's command that starts the task. When this command has ended, the file `task.pid` contains
         the pid of the task's program.
         """
-        return self.command(
-            "exec", "--detach", f"--pid-file={self.path('task.pid')}", f"--process={self.path('process.json')}"
-        )
+        return self.command("exec", "--detach", f"--pid-file={self.path('task.pid')}", f"--process={self.process}")
 
     def shell_command(self, process: str) -> list[str]:
         """Return the engine's command that runs another program in the container. The exit status of the command is

@@ -42,7 +42,7 @@ class TaskLaunch:
     log_bytes_s: int
     tcp_ports: list[int] | None  # the ports that the task may bind; None: all
     device_rules: list[str] | None = None  # the devices that the task may open; None: no rules
-    container: tuple[str, str, str] | None = None  # fields of container.ContainerPlace; None: an ordinary process
+    container: tuple[str, str, str, str] | None = None  # fields of container.ContainerPlace; None: an ordinary process
 
     def __init__(self, fields: dict[str, object]) -> None:
         for name, value in fields.items():
@@ -92,6 +92,11 @@ def enter_groups(launch: TaskLaunch) -> None:
         os.sched_setscheduler(0, launch.policy, os.sched_param(0))
 
 
+def no_core_dumps() -> None:
+    """Let this process and its children write no core dumps, because their memory may contain secrets."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def allowed_files(wanted: int) -> int:
     """Return the maximum number of open files for a task: `wanted`, or the maximum of this process if that is lower."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -108,7 +113,7 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
         file.write(str(launch.oom_score_adj))
     files = allowed_files(launch.open_files)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    no_core_dumps()
     become_user(launch.user)
     if os.getppid() != supervisor:
         os._exit(127)

@@ -30,6 +30,7 @@ from borglet.runtimes.supervisor.exec_task import (
     TaskLaunch,
     become_contained,
     become_task,
+    no_core_dumps,
     prctl,
 )
 from borglet.runtimes.supervisor.exit_record import out_of_memory, reserve_exit, write_exit
@@ -301,6 +302,7 @@ class TaskSupervisor:
 
 def main() -> None:
     os.closerange(3, 2**31 - 1)  # descriptors that the Borglet may have inherited
+    no_core_dumps()
     data = b""
     while chunk := os.read(0, 1 << 20):
         data += chunk
@@ -308,6 +310,7 @@ def main() -> None:
         return  # the Borglet died before it sent the task
     supervisor = TaskSupervisor(TaskLaunch(marshal.loads(data)))  # noqa: S302 - from the Borglet, through a pipe of ours
     reason = supervisor.start()
+    supervisor.launch.environment = {}  # it may contain secrets, and only the start needs it
     answer = f"failed {reason}\n" if reason else "started\n"
     try:  # noqa: SIM105 - contextlib would cost each task 3 ms
         os.write(1, answer.encode(errors="replace"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from borglet.messages import EndCause, Exit, Phase
+from borglet.messages import EndCause, Exit, Phase, SecretRef
 from borglet.runtimes.base.runtime import Presence
 from borglet.state.events import InstallFailed
-from borglet.state.instructions import CancelInstall, Install
+from borglet.state.instructions import CancelInstall, Install, Resize
 from tests.unit.borglet.builders import Machine, desired, exited, key, package, policy, run_task, starts, stop_task
 
 APP = package()
@@ -105,3 +105,25 @@ def test_other_packages_need_a_new_incarnation() -> None:
     refused = machine.report().refused
     assert refused is not None
     assert (refused.code, refused.field) == ("changed-in-place", "desired.run[0].packages")
+
+
+def test_values_are_requested_again_if_a_secret_changes_before_the_start() -> None:
+    machine = Machine()
+    machine.wants(desired(1, [run_task(5)]))
+    machine.up(key(5))
+    old = run_task(secrets=[SecretRef("db", 1, env="DB")], waits_for=[key(5)])
+    assert Install(old, 1) in machine.wants(desired(2, [old], [stop_task(5)]))
+    assert machine.installed(key()) == []
+    new = run_task(secrets=[SecretRef("db", 2, env="DB")], waits_for=[key(5)])
+    assert machine.wants(desired(3, [new], [stop_task(5)])) == [Install(new, 1)]
+    assert starts(machine.ends(key(5), exited(0))) == [], "the values are on their way"
+    assert starts(machine.installed(key())) == [(key(), 1)]
+
+
+def test_a_new_version_of_a_secret_reaches_a_running_task() -> None:
+    machine = Machine()
+    machine.wants(desired(1, [run_task(secrets=[SecretRef("db", 1, "password")])]))
+    machine.installed(key())
+    machine.up(key())
+    new = run_task(secrets=[SecretRef("db", 2, "password")])
+    assert machine.wants(desired(2, [new])) == [Resize(new)]

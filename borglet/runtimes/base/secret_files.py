@@ -1,0 +1,140 @@
+"""The files with secrets of tasks, in a file system that exists only in memory (tmpfs).
+
+    <home>/secrets ─► link to a folder in memory, with a random name
+    <home>/secrets/<task>/<file>   one file per secret, which only the task's user can read
+    <home>/secrets/<task>.process  description of a container's process, from its creation until the task has started
+
+A restart of the machine deletes the folder. The kernel may write memory to the swap space of the machine, unless that
+is switched off or encrypted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory
+_KINDS = frozenset({"tmpfs", "ramfs"})
+_NEW, _PROCESS = ".new", ".process"
+
+
+class SecretFiles:
+    """The folder with the secrets of all tasks of one Borglet. `memory`: a folder in memory in which to create it."""
+
+    def __init__(self, home: Path, memory: Path = MEMORY) -> None:
+        self._link, self._memory = home / "secrets", memory
+
+    def usable(self) -> bool:
+        """Return whether this machine has a folder in memory."""
+        return in_memory(self._memory) and os.access(self._memory, os.W_OK | os.X_OK)
+
+    def folder_of(self, name: str) -> Path:
+        """Return the folder of the files of a task. `name`: the name of the task's directory."""
+        return self._link / name
+
+    def process_file(self, name: str) -> Path:
+        return self._link / f"{name}{_PROCESS}"
+
+    def write(self, name: str, files: Mapping[str, bytes], owner: tuple[int, int]) -> None:
+        """Create or replace files of a task. Each is replaced as a whole. `owner`: uid and gid of the task. Raises
+        OSError if a file cannot be written.
+        """
+        folder = self._ensure() / name
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        # The task may own the folder, so nothing in it is followed.
+        descriptor = os.open(folder, flags)
+        try:
+            for file, value in files.items():
+                _replace(descriptor, file, value, owner)
+            if owner[0] != os.geteuid():
+                os.fchown(descriptor, *owner)
+                os.fchmod(descriptor, 0o500)
+        finally:
+            os.close(descriptor)
+
+    def write_process(self, name: str, content: bytes) -> Path:
+        """Write the description of a container's process, and return its path. Only the Borglet can read it."""
+        path = self._ensure() / f"{name}{_PROCESS}"
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        return path
+
+    def forget_process(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self.process_file(name).unlink()
+
+    def remove(self, name: str) -> None:
+        """Delete the files of a task. Do nothing if it has none."""
+        self.forget_process(name)
+        shutil.rmtree(self.folder_of(name), ignore_errors=True)
+
+    def sweep(self, present: Collection[str]) -> None:
+        """Delete the files of tasks that are not in `present`, and all descriptions of processes."""
+        if not self._link.is_dir():
+            return
+        for entry in list(os.scandir(self._link)):
+            if entry.name.endswith(_PROCESS):
+                self.forget_process(entry.name.removesuffix(_PROCESS))
+            elif entry.name not in present:
+                self.remove(entry.name)
+
+    def close(self) -> None:
+        """Delete the folder in memory if it is empty."""
+        with suppress(OSError):
+            os.rmdir(os.readlink(self._link))
+            self._link.unlink()
+
+    def _ensure(self) -> Path:
+        """Return the folder in memory. Create it if it does not exist. Raises OSError if this machine has none."""
+        with suppress(OSError):
+            target = Path(os.readlink(self._link))
+            about = target.lstat()
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and in_memory(target):
+                return target
+        if not self.usable():
+            raise OSError(f"{self._memory} is not a file system in memory, in which secrets can be stored")
+        target = Path(tempfile.mkdtemp(prefix="borg-secrets-", dir=self._memory))
+        target.chmod(0o711)  # tasks enter their own folders, and cannot list the others
+        with suppress(FileNotFoundError):
+            self._link.unlink()
+        self._link.symlink_to(target)
+        return target
+
+
+def in_memory(path: Path) -> bool:
+    """Return whether a folder is in a file system that exists only in memory."""
+    found, kind = "", ""
+    where = os.path.realpath(path)
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, target, of_type, *_ = line.split(" ")
+        target = target.replace("\\040", " ")
+        inside = target == "/" or where == target or where.startswith(f"{target}/")
+        if inside and len(target) >= len(found):
+            found, kind = target, of_type
+    return kind in _KINDS
+
+
+def _replace(folder: int, name: str, value: bytes, owner: tuple[int, int]) -> None:
+    new = f".{name}{_NEW}"
+    with suppress(FileNotFoundError):
+        os.unlink(new, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(new, flags, 0o400, dir_fd=folder), "wb") as file:
+            if owner[0] != os.geteuid():
+                os.fchown(file.fileno(), *owner)
+            file.write(value)
+        os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=folder)
+        raise
