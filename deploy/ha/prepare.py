@@ -129,6 +129,7 @@ def settings(hosts: Hosts, url: str, link: str, databases: str) -> str:
         f"?ssl_ca_certs={_TLS}/ca.crt&ssl_certfile={_TLS}/borg.crt&ssl_keyfile={_TLS}/borg.key",
         "BORG_SECRET_KEY": secrets.token_urlsafe(64),
         "BORG_ARCHIVE_KEYS": base64.b64encode(secrets.token_bytes(32)).decode(),
+        "BORG_SECRET_KEYS": base64.b64encode(secrets.token_bytes(32)).decode(),
         "BORG_PORTAL_URL": url,
         "BORG_ALLOWED_HOSTS": ",".join((str(portal), *addresses, "127.0.0.1", "localhost")),
         "BORG_WEB_HOST": _ANY,

@@ -204,6 +204,7 @@ _NOT_OF_MACHINES = frozenset(
         "reservations.set",
         "job.rejected",
         "job.released",
+        "job.secret",
         "cron.set",
         "cron.deleted",
         "cron.skipped",

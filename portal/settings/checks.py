@@ -219,8 +219,8 @@ file_store = rule("the value is not a store; give file:///folder or s3://bucket/
 
 
 def archive_keys(text: str) -> str:
-    """Return "" if the text is a list of keys that can encrypt the archive. Otherwise return the problem, in a text
-    that shows no key.
+    """Return "" if the text is a list of keys that can encrypt the archive or secrets. Otherwise return the problem, in
+    a text that shows no key.
     """
     from scheduling.storage.sealed import read_keys
 

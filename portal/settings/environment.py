@@ -168,6 +168,13 @@ SETTINGS: dict[str, Setting] = {
         checks.archive_keys,
         secret=True,
     ),
+    "BORG_SECRET_KEYS": Setting(
+        "",
+        "Keys of the secrets of tenants, each 32 bytes in base64, separated by commas. The first one encrypts, all"
+        " decrypt; empty: the installation stores no secrets.",
+        checks.archive_keys,
+        secret=True,
+    ),
     "BORG_LINK_CERTIFICATE": Setting(
         "", "File with a link certificate of another authority; empty: the portal issues it.", checks.file
     ),

@@ -7,6 +7,7 @@ from portal.settings.base import *  # noqa: F403
 from portal.settings.base import BORG_DNS_SNAPSHOT, DATABASES, INSTALLED_APPS, OIDC_APP, STORAGES
 
 SECRET_KEY = "only-for-tests-" + "x" * 50
+BORG_SECRET_KEYS = "b25seS1mb3ItdGVzdHMtb2Ytc2VjcmV0cy14eHh4eHg="  # noqa: S105 - only for tests
 ALLOWED_HOSTS = ["*"]
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 # `tests.engines` has migrated this database.

@@ -59,7 +59,14 @@ class Up:
         redis = await asyncio.to_thread(engines.prepare_redis, self.options.home)
         self.sockets = {postgres.sockets, redis.sockets}
         key = self.home.secrets_read()["secret_key"]
-        env = environment(self.options, os.environ, database_url=postgres.url, redis_url=redis.url, secret_key=key)
+        env = environment(
+            self.options,
+            os.environ,
+            database_url=postgres.url,
+            redis_url=redis.url,
+            secret_key=key,
+            secret_keys=self.home.secret_keys_read(),
+        )
         self.supervisor.start([postgres, redis, processes.preload(self.home, env)])
         await self.supervisor.wait_up(_ENGINES_S)
         joins = await self._prepare_database(env)

@@ -5,7 +5,8 @@ from such a file.
     python -m portal.up.backup restore FILE     create BORG_HOME, which must not exist yet
 
 A backup contains a consistent dump of the database, the generated secrets, the TLS authority, the stored packages, the
-archive and the identities of this host's machines. It contains neither tasks nor the data of Redis, which is only a
+archive and the identities of this host's machines. It does not contain `secret-keys`, the keys that encrypt the secrets
+of tenants: back this file up in another place. It contains neither tasks nor the data of Redis, which is only a
 cache. It begins with a manifest, which lists the size and the SHA-256 sum of each file. `restore` first checks all
 files against the manifest. A restored cell gets a new history number. So a Borglet does not kill tasks that the backup
 does not contain. The cell lists these tasks as quarantined.

@@ -16,7 +16,8 @@ _FAMILIES = ("BORG_DNS_", "BORG_SMTP_", "BORG_MAX_", "BORG_OIDC_")
 _TUNABLE = (
     *(name for name in SETTINGS if name.startswith(_FAMILIES) and name not in ("BORG_DNS_HOST", "BORG_DNS_PORT")),
     *("BORG_DEBUG", "BORG_ALLOWED_HOSTS", "BORG_PORTAL_URL", "BORG_USAGE_KEEP_HOURS", "BORG_LOG_LEVEL"),
-    *("BORG_PACKAGE_STORE", "BORG_ARCHIVE", "BORG_ARCHIVE_KEYS", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    *("BORG_PACKAGE_STORE", "BORG_ARCHIVE", "BORG_ARCHIVE_KEYS", "BORG_SECRET_KEYS"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
     *("BORG_MAIL_FROM", "BORG_WEBHOOK_NETWORKS", "BORG_SRE_SECOND_FACTOR", "BORG_TOKEN_DAYS"),
 )
 # Options of the Borglet that the operator can pass. Its home and its link address are set by `make up`.
@@ -43,14 +44,23 @@ def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[
 
 
 def environment(
-    options: Options, inherited: Mapping[str, str], *, database_url: str, redis_url: str, secret_key: str
+    options: Options,
+    inherited: Mapping[str, str],
+    *,
+    database_url: str,
+    redis_url: str,
+    secret_key: str,
+    secret_keys: str = "",
 ) -> dict[str, str]:
-    """Return the environment that all server processes share."""
+    """Return the environment that all server processes share. `secret_keys`: the keys of tenants' secrets, unless the
+    operator sets others.
+    """
     tuned = {name: inherited[name] for name in _TUNABLE if inherited.get(name)}
     return {
         **machine_environment(options, inherited),
         "BORG_PORTAL_URL": options.portal_url,
         "BORG_SRE_SECOND_FACTOR": "0",  # a portal for trying out, which only this host reaches
+        "BORG_SECRET_KEYS": secret_keys,
         **tuned,
         "DJANGO_SETTINGS_MODULE": "portal.settings.production",
         "BORG_DATABASE_URL": database_url,

@@ -8,12 +8,14 @@ borglet/  fleet…/     the data of this host's Borglet, and of simulated machin
 log/                  one log per process, NAME.log, rotated
 run/                  the lock, and one record per process
 secrets.json          generated secret key, passwords and tokens (mode 0600)
+secret-keys           keys of the secrets of tenants, one per line, newest first (mode 0600); not in backups
 client.toml           configuration of borgctl (mode 0600)
 layout                the version number of this layout
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -42,6 +44,7 @@ class Home:
         self.log, self.run = path / "log", path / "run"
         self.metrics = self.run / "metrics"
         self.secrets, self.client = path / "secrets.json", path / "client.toml"
+        self.secret_keys = path / "secret-keys"
         self.borglet, self.fleet = path / "borglet", path / "fleet"
 
     def reset_metrics(self) -> None:
@@ -124,6 +127,19 @@ class Home:
             known["secret_key"] = secrets.token_urlsafe(64)
             write_private(self.secrets, json.dumps(known, indent=2) + "\n")
         return dict(known)
+
+    def secret_keys_read(self) -> str:
+        """Return the keys that encrypt the secrets of tenants, separated by commas, newest first. If there is no key,
+        create one.
+
+        Backups do not contain this file, because a backup with its keys would be as good as plain text.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if keys := self.secret_keys.read_text().split():
+                return ",".join(keys)
+        key = base64.b64encode(secrets.token_bytes(32)).decode()
+        write_private(self.secret_keys, f"{key}\n")
+        return key
 
     def secrets_add(self, news: Mapping[str, Any]) -> dict[str, Any]:
         """Add secrets to the secrets file, and return all secrets. The secrets are stored nowhere else."""

@@ -62,6 +62,9 @@ class Action(StrEnum):
     JOB_WRITE = "job.write", Scope.WRITE, "change jobs"
     PACKAGE_VIEW = "package.view", Scope.READ, "see packages"
     PACKAGE_WRITE = "package.write", Scope.WRITE, "change packages"
+    SECRET_VIEW = "secret.view", Scope.READ, "see the names of secrets"
+    SECRET_WRITE = "secret.write", Scope.WRITE, "set values of secrets"
+    SECRET_GRANT = "secret.grant", Scope.ADMIN, "grant and delete secrets"
     QUOTA_VIEW = "quota.view", Scope.READ, "see quota"
     QUOTA_BUY = "quota.buy", Scope.WRITE, "buy quota"
     QUOTA_APPROVE = "quota.approve", Scope.WRITE, "decide about orders"  # orders that owners approve
@@ -77,15 +80,22 @@ class Action(StrEnum):
     PLATFORM_ADMIN = "platform.admin", Scope.ADMIN, "use actions of SREs"  # bands, tenants, grants
 
 
-_VIEW = frozenset({Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.QUOTA_VIEW, Action.TENANT_VIEW, Action.TENANT_SELF})
+_VIEW = frozenset(
+    {
+        *(Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.SECRET_VIEW, Action.QUOTA_VIEW),
+        *(Action.TENANT_VIEW, Action.TENANT_SELF),
+    }
+)
 _ROLE: Mapping[Role, frozenset[Action]] = {
     Role.VIEWER: _VIEW,
-    Role.OPERATOR: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE},
+    Role.OPERATOR: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE, Action.SECRET_WRITE},
     Role.BUYER: _VIEW | {Action.QUOTA_BUY, Action.BILLING_VIEW},
     Role.OWNER: _VIEW
     | {
         Action.JOB_WRITE,
         Action.PACKAGE_WRITE,
+        Action.SECRET_WRITE,
+        Action.SECRET_GRANT,
         Action.QUOTA_BUY,
         Action.QUOTA_APPROVE,
         Action.TENANT_ADMIN,

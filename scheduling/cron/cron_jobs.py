@@ -33,6 +33,8 @@ from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.models import Cell, CronJob, CronRun
 from scheduling.packages import pinning
+from scheduling.secrets import known_secrets, spec_rules
+from scheduling.spec.field_errors import rejection
 from scheduling.spec.privileges import privilege_refusal
 
 _UID_DIGITS = 12
@@ -65,6 +67,11 @@ def cron_spec_for(
     run = msgspec.structs.replace(spec.job, name=longest, cell=spec.cell, tenant=spec.tenant)
     job_name_rules.check_lengths(run)
     pinning.pinned_for(principal, cell, run)
+    require_tenant(principal, Action.JOB_WRITE, spec.tenant, cell.name)
+    (problem,) = known_secrets.refusals(cell.name, [run], lock=False)
+    if problem is not None:
+        fields = {f"job.{path}": text.replace(longest, f"{spec.name}-*") for path, text in problem.fields.items()}
+        raise rejection(fields)
     return spec
 
 
@@ -92,6 +99,7 @@ def cron_apply(*, principal: Principal, cell: Cell, spec: CronSpecification, if_
         stopped = row is not None and row.next_at is None and row.suspended_at is None
         if row is not None and row.digest == digest and not stopped and _keeps_owner(row, principal, spec):
             return CronChange("unchanged", row)
+        _check_plain_secrets(cell, row, spec)
         outcome = "submitted" if row is None else "updated"
         if row is None:
             _check_numbers(cell, tenant, spec.name)
@@ -195,6 +203,18 @@ def rehearsal() -> Iterator[None]:
 def revision_of(cron_job: CronJob | None) -> str:
     """Return the revision of a cron job, or "new" if there is none. It changes with each change by a person."""
     return NEW if cron_job is None else f"{cron_job.uid.hex[:_UID_DIGITS]}-{cron_job.version}"
+
+
+def _check_plain_secrets(cell: Cell, row: CronJob | None, spec: CronSpecification) -> None:
+    """Raise `Rejected` if the job of a run has values in `env` that look like secrets, unless the cron job had them
+    before.
+    """
+    before = None
+    if row is not None and spec_rules.plain_secrets(spec.job):
+        template = msgspec.json.encode(row.template, order="deterministic").decode()
+        before = cron_spec.load_template(template, extra=tuple(cell.extra_resources))
+    if problems := spec_rules.plain_secrets(spec.job, before):
+        raise rejection({f"job.{path}": text for path, text in problems.items()})
 
 
 def _keeps_owner(row: CronJob, principal: Principal, spec: CronSpecification) -> bool:

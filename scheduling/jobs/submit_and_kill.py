@@ -28,7 +28,14 @@ from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.core.vocabulary.task_events import Ending
 from scheduling.jobs import job_name_rules, quota_rejections, updates
 from scheduling.jobs.dependencies import binding
-from scheduling.jobs.submission.checks import check_alloc_sets, check_names, check_numbers, check_times, pin_packages
+from scheduling.jobs.submission.checks import (
+    check_alloc_sets,
+    check_names,
+    check_numbers,
+    check_secrets,
+    check_times,
+    pin_packages,
+)
 from scheduling.jobs.submission.idempotency_keys import check_keys
 from scheduling.jobs.submission.outcomes import Item, Submission
 from scheduling.jobs.submission.rows import jobs_create, rejection_append
@@ -91,16 +98,21 @@ def job_submit(
     key: str = "",
     dry_run: bool = False,
     if_revision: str = "",
+    earlier: bool = False,
 ) -> Submission:
     """Submit a new job. Its tasks are pending. If an equal job is already live, nothing changes.
 
     `key`: idempotency key. If an earlier submission had the same key, its job is returned, even if that job is dead.
-    `if_revision`: the revision that the live job of this name must have (`submission.revisions`). Raises
-    `Rejected` if the job exceeds the quota or a limit or the revision is different, `Conflict` if a different live job
-    has the name or the key was used for a different job, and `NotFound` if the caller may not see the tenant. Locks:
-    the cell's row, then the tenant's use of quota.
+    `if_revision`: the revision that the live job of this name must have (`submission.revisions`). `earlier`: the spec
+    was accepted before, so values in `env` that look like secrets are accepted.
+
+    Raises `Rejected` if the job exceeds the quota or a limit or the revision is different, `Conflict` if a different
+    live job has the name or the key was used for a different job, and `NotFound` if the caller may not see the tenant.
+    Locks: the cell's row, then the tenant's use of quota.
     """
-    (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run, if_revision=if_revision)
+    (verdict,) = _submit(
+        principal, cell, [job_spec], key=key, dry_run=dry_run, if_revision=if_revision, earlier=earlier
+    )
     if verdict.problem is not None:
         raise verdict.problem
     return verdict
@@ -221,7 +233,7 @@ def jobs_submit_for(*, cell: Cell, asked: Sequence[tuple[Principal, spec.JobSpec
     The jobs of one call should have at most `journal.CHUNK` tasks together; a single job may have more. Locks: the
     cell's row, then the tenants' use of quota.
     """
-    items = _items(cell, asked)
+    items = _items(cell, asked, earlier=True)
     written = [item for item in items if isinstance(item, Item)]
     if written:
         _write(cell, written, dry_run=False, quiet=True)
@@ -293,8 +305,10 @@ def _submit(
     quiet: bool = False,
     binds: bool = True,
     rejected: set[tuple[str, str]] | None = None,
+    earlier: bool = False,
 ) -> list[Submission]:
-    items = _items(cell, [(principal, job_spec) for job_spec in specs], key=key, if_revision=if_revision)
+    asked = [(principal, job_spec) for job_spec in specs]
+    items = _items(cell, asked, key=key, if_revision=if_revision, earlier=earlier or quiet)
     written = [item for item in items if isinstance(item, Item)]
     shared = set() if rejected is None else rejected
     shared |= {(item.tenant, item.name) for item in items if isinstance(item, Submission)}
@@ -327,7 +341,12 @@ def _submit(
 
 
 def _items(
-    cell: Cell, asked: Sequence[tuple[Principal, spec.JobSpecification]], *, key: str = "", if_revision: str = ""
+    cell: Cell,
+    asked: Sequence[tuple[Principal, spec.JobSpecification]],
+    *,
+    key: str = "",
+    if_revision: str = "",
+    earlier: bool = False,
 ) -> list[Item | Submission]:
     """Return an item for each job that its principal may submit, and the rejection of each other job."""
     callers = {(id(principal), job_spec.tenant): (principal, job_spec.tenant) for principal, job_spec in asked}
@@ -353,6 +372,7 @@ def _items(
                 min(job_spec.tasks, journal.CHUNK),
                 submission_key=key,
                 if_revision=if_revision,
+                earlier=earlier,
             )
         )
     return items
@@ -394,6 +414,7 @@ def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool) -> 
         check_keys(cell, items)
         pin_packages(cell, undecided())
         check_names(cell, undecided())
+        check_secrets(cell, undecided())
         if not quiet:
             check_times(undecided(), now=entry.time)
         check_numbers(undecided())

@@ -40,8 +40,10 @@ from scheduling.journal import journal
 from scheduling.journal.row_events import seconds, update_started_event
 from scheduling.models import Job, JobSpec, Task, Update
 from scheduling.packages import pinning
+from scheduling.secrets import known_secrets, spec_rules
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
+from scheduling.spec.field_errors import rejection
 from scheduling.spec.privileges import privilege_refusal
 from scheduling.spec.schema import MANUAL, Rolling
 
@@ -298,6 +300,7 @@ def _change(
         _check_alloc_set(job, job_spec)
         if not earlier and job_spec.after:
             check_after(current.spec.get("after", {}), job_spec.after, job)
+        _check_secrets(job, job_spec, current, earlier=earlier)
         columns = spec_columns(job_spec, admission.bands(), submitted_at=job.created_at)
         before = (job_spec.starts_at if earlier else job.start_after, job.deadline_at)
         started = job.start_after is None or job.start_after <= entry.time
@@ -324,6 +327,7 @@ def _change(
             spec=job_spec.to_json(),
             digest=digest,
             packages=pins.packages,
+            secrets=spec_rules.names_of(job_spec),
             actor=principal.name,
         )
         dependencies_keep(entry, job, job_spec.after)
@@ -409,6 +413,22 @@ def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecific
         return
     before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))
     if problem := privilege_refusal(principal, job.cell.name, job_spec, before):
+        raise problem
+
+
+def _check_secrets(job: Job, job_spec: spec.JobSpecification, current: JobSpec, *, earlier: bool) -> None:
+    """Check the secrets that a new spec uses, and values in `env` that look like secrets. What the current spec has too
+    is accepted. `earlier`: the job had the new spec before, so nothing is checked.
+    """
+    if earlier or not (spec_rules.uses_any(job_spec) or spec_rules.plain_secrets(job_spec)):
+        return
+    before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))
+    if problems := spec_rules.plain_secrets(job_spec, before):
+        raise rejection(problems)
+    if list(spec_rules.uses_of(job_spec)) == list(spec_rules.uses_of(before)):
+        return
+    (problem,) = known_secrets.refusals(job.cell.name, [job_spec])
+    if problem is not None:
         raise problem
 
 

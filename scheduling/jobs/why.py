@@ -27,6 +27,7 @@ from scheduling.jobs.dependencies.explanations import dependency_sentence, open_
 from scheduling.jobs.fit_guidance import shapes_document
 from scheduling.jobs.health import crashing_tasks, health_of
 from scheduling.models import Event, Job, Task, Update
+from scheduling.secrets import missing_secrets
 from scheduling.tasks import pending_verdicts, placement_records
 from scheduling.tasks.placement_records import PlacementReceipt, Preempted
 
@@ -169,7 +170,7 @@ def _update_sentence(update: Update) -> str:
 
 
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
-    """Explain the state of a task. Makes at most seven queries, and one query for each event in the chain of causes."""
+    """Explain the state of a task. Makes at most ten queries, plus one query for each event in the chain of causes."""
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
     lately = list(about.order_by("-revision", "-seq")[:_LATELY])
     chain = _chain(lately[0]) if lately else []
@@ -186,7 +187,8 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
         detail = ([] if is_held(job) else detail) + held_sentences(job)
     elif task.state == TaskState.RUNNING:
         placement = found.placement if lately and lately[0].kind == "task.placed" else None
-        detail = [_running(name, task), *(placement_sentences(placement) if placement is not None else ())]
+        detail = [_running(name, task), *missing_secrets.sentences(job, task)]
+        detail += placement_sentences(placement) if placement is not None else []
     else:
         detail = [f"{name} is dead: {task.outcome}{f', {task.detail}' if task.detail else ''}."]
     # A task that is dead, or up without a restart, does not keep crashing. This saves a query.

@@ -6,6 +6,7 @@
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
     WS   /link           the messages between machine and shard (`borglet.messages`)
+    POST /secrets        [TaskKey] -> [SecretValues]: the secrets of incarnations that the machine should run
     …    /packages/…     `scheduling.link.packages.package_endpoints`
     WS   /shell?session= the bytes of a shell that was granted to the machine
 
@@ -29,18 +30,19 @@ from borglet.messages import (
     JoinRequest,
     MalformedMessage,
     Refusal,
+    TaskKey,
     WireReport,
     common_protocol,
     decode_to_shard,
     encode,
 )
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from scheduling.identity import authority
 from scheduling.journal.sql import in_thread
 from scheduling.link.packages.package_endpoints import PackageDoors
 from scheduling.link.shard import metrics
 from scheduling.link.shard.connection import INVALID_DATA, POLICY_VIOLATION
-from scheduling.link.shard.database import DatabaseAway
+from scheduling.link.shard.database import Database, DatabaseAway
 from scheduling.link.shard.inbox import HelloRejected
 from scheduling.link.shard.redis_bridge import RedisBridge
 from scheduling.link.shard.shard import Shard
@@ -48,11 +50,14 @@ from scheduling.link.shard.writer import Known
 from scheduling.link.transport.asgi import Message, Receive, Send, decoded_body, problem, respond, wrong_field
 from scheduling.link.transport.websocket import Hangup, LinkSocket
 from scheduling.machines import joining
+from scheduling.secrets import delivery
 from scheduling.shells import streams
 
 log = structlog.get_logger(__name__)
 
 HELLO_WITHIN_S = 10.0
+MAX_KEYS_BYTES = 32 * 1024
+MOST_ASKING = 100
 
 
 class LinkApp:
@@ -62,6 +67,9 @@ class LinkApp:
         self.shard = shard
         self._redis = redis
         self._packages = packages
+        # Starts of tasks do not wait for the reports of other machines, and use one connection to PostgreSQL.
+        self._secrets_database = Database("link-secrets")
+        self._asking = 0  # requests for secrets that are being answered
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -90,6 +98,7 @@ class LinkApp:
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self._packages.stop()
+                await self._secrets_database.close()
                 await self._redis.stop()
                 await self.shard.stop()
                 await send({"type": "lifespan.shutdown.complete"})
@@ -114,6 +123,8 @@ class LinkApp:
                     # Joins are rare and may be large. They use a thread of their own, so that reports do not wait.
                     join = joining.machines_join if many else joining.machine_join
                     body = msgspec.json.encode(await in_thread(join, request))
+                case "POST", "/secrets":
+                    body = await self._secrets(scope, receive)
                 case _ if path.startswith("/packages/"):
                     await self._packages.serve(scope, receive, send, self._admit)
                     return
@@ -126,6 +137,28 @@ class LinkApp:
             return
         else:
             await respond(send, HTTPStatus.OK, {"content-type": content_type}, body)
+
+    async def _secrets(self, scope: Message, receive: Receive) -> bytes:
+        """Return the secrets of incarnations that the calling machine should run. Raises `Rejected` if the machine is
+        unknown, or if too many requests are being answered.
+        """
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        machine = await self._admit(header.decode("latin-1"))
+        keys = await decoded_body(receive, list[TaskKey], most_bytes=MAX_KEYS_BYTES)
+        if len(keys) > delivery.MOST_KEYS:
+            raise invalid("keys", f"the request has {len(keys)} keys; send at most {delivery.MOST_KEYS}")
+        if self._asking >= MOST_ASKING:
+            detail = f"this shard answers {MOST_ASKING} requests for secrets already; try again later"
+            raise Rejected("secrets-busy", detail, status=503)
+        self._asking += 1
+        try:
+            values = await self._secrets_database(delivery.values_for, machine.machine_id, keys)
+        except DatabaseAway as error:
+            detail = "the cell's database is unreachable; try again later"
+            raise Rejected("database-away", detail, status=503) from error
+        finally:
+            self._asking -= 1
+        return msgspec.json.encode(values)
 
     # -- WebSockets
 

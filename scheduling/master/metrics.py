@@ -23,6 +23,7 @@ from scheduling.cron import due_runs
 from scheduling.master import queue_health, schedulers, standbys
 from scheduling.models import Brake, Cell, Job, Machine, NoticeCount
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
+from scheduling.secrets.rekeying import key_uses
 from scheduling.usage import metering
 from scheduling.usage.utilisation import figures_of
 from scheduling.workflows import turns
@@ -59,7 +60,7 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Collects the metrics of all cells except study cells. Makes thirteen queries and sends one Redis command, for any
+    """Collects the metrics of all cells except study cells. Makes fourteen queries and sends one Redis command, for any
     number of cells and jobs.
     """
 
@@ -114,6 +115,7 @@ class CellCollector(Collector):
         yield unmetered
         yield _cron(cells)
         yield _workflows(cells)
+        yield _unreadable_secrets()
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
         """Yield the utilisation of cells, from the newest figures in Redis (`scheduling.usage.utilisation`). Yield
@@ -173,6 +175,14 @@ def _workflows(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
     for cell in cells.values():
         lag.add_metric([cell.name], overdue.get(cell.id, 0.0))
     return lag
+
+
+def _unreadable_secrets() -> GaugeMetricFamily:
+    numbers = GaugeMetricFamily(
+        "borg_secret_values_unreadable", "Values of secrets whose key this process does not have"
+    )
+    numbers.add_metric([], sum(use.rows for use in key_uses() if not use.held))
+    return numbers
 
 
 def _standbys() -> GaugeMetricFamily:

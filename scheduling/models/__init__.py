@@ -6,7 +6,7 @@ from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, Cluster, JoinToken, Lease, Site, Standby
 from scheduling.models.events import Event
 from scheduling.models.history import ArchivedJob, ArchiveFile, ArchiveState, Erasure, SavedQuery
-from scheduling.models.identities import IdentityKey
+from scheduling.models.identities import IdentityKey, Secret, SecretGrant, SecretVersion
 from scheduling.models.jobs import (
     CronJob,
     CronRun,

@@ -148,6 +148,11 @@ FIELD_TEXTS = {
         "Packages to install before the start: `web` (which means `web@latest`), `web@v2`, or `web@sha256:…`. They "
         "are read-only below `$(packages)/<name>`."
     ),
+    "task.secrets": (
+        "Secrets of the tenant that the task gets: a list of `name`, `file` or `env`, and `version`. A file is in the "
+        "folder `$BORG_SECRETS`, in memory. The job file never contains the value."
+    ),
+    "task.plain_env": "Names of variables in `env` whose values look like secrets, but are not secret.",
     "task.root": (
         "`host`: the task sees the machine's `/usr`. `packages`: its root is the content of its first package, which "
         "needs a machine with the attribute `runtime=oci`."

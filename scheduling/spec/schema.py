@@ -11,6 +11,7 @@ from quota.vocabulary.bands import FREE_PRIORITY
 from scheduling.core.vocabulary.requirement import Constraint
 
 API_VERSION = "borg/v1"
+LATEST = "latest"  # the newest version of a secret
 SERVICE_LABEL = "service"  # DNS serves jobs with the same value of this label together
 
 
@@ -33,6 +34,17 @@ class HealthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_s: float = 2.0
     grace_s: float = 30.0
     failures: int = 3
+
+
+class SecretUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The use of a secret of the tenant in a task. It has no value. `file`: the name of the file with the value. `env`:
+    the name of the environment variable with the value. `version`: a number, or `latest`.
+    """
+
+    name: str
+    file: str = ""
+    env: str = ""
+    version: int | str = LATEST
 
 
 class TaskFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +74,8 @@ class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     constraints: list[Constraint] = []
     packages: list[str] = []
     flags: dict[str, Any] = {}
+    secrets: list[SecretUse] = []
+    plain_env: list[str] = []
 
 
 # What promotes the canary tasks.

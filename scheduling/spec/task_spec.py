@@ -19,7 +19,7 @@ from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, 
 from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
 from scheduling.spec.field_errors import Problems, convert
 from scheduling.spec.masking import MASK
-from scheduling.spec.schema import HealthFile, Restart, TaskFields, TaskFile
+from scheduling.spec.schema import LATEST, HealthFile, Restart, SecretUse, TaskFields, TaskFile
 
 # The default limit of a task. It is enough for a small server in any language.
 DEFAULT_LIMIT: dict[str, int] = {"cpu": 100, "ram": 128 * 2**20, "disk": 100 * 2**20}
@@ -30,6 +30,7 @@ MAX_PORTS = 64
 MAX_CONSTRAINTS = 32
 MAX_PACKAGES = 64
 MAX_FLAGS = 256
+MAX_SECRETS = 32
 MAX_WEIGHT = 65_535  # of an SRV record (RFC 2782)
 
 _FLAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,127}")
@@ -37,12 +38,15 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _PORT_NAME = re.compile(r"[a-z]([-a-z0-9]{0,13}[a-z0-9])?")  # RFC 6335: a service name has 15 characters at most
 _USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
-
+_OWN_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG")
+_SECRET_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 # Older Borglets do not support packages, roots and networks, and would run such a task as a plain process. Borglets
 # before protocol 3 would ignore its time limit. The link stores the version of each machine as an attribute.
 SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 LIMITS_TIME = Constraint(PROTOCOL, Relation.AT_LEAST, str(TIME_LIMITS_SINCE))
+# Only Borglets that deliver secrets have this attribute, and only if the machine has a file system in memory.
+DELIVERS_SECRETS = Constraint("secrets", Relation.EQUAL, "memory")
 
 
 class TaskSpec(TaskFields, frozen=True, kw_only=True):
@@ -58,16 +62,20 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
     constraints: tuple[Constraint, ...] = ()
     packages: tuple[str, ...] = ()
     flags: dict[str, str | bool] = {}
+    secrets: tuple[SecretUse, ...] = ()
+    plain_env: tuple[str, ...] = ()
 
     def demands(self) -> tuple[Constraint, ...]:
-        """Return the constraints of a task, and the constraints that follow from its packages, root file system,
-        network and cores.
+        """Return the constraints of a task, and the constraints that follow from its packages, secrets, root file
+        system, network and cores.
         """
         implied = []
         if self.max_run_s is not None:
             implied.append(LIMITS_TIME)
         elif self.packages or self.root != "host" or self.network != "host":
             implied.append(SPEAKS)
+        if self.secrets:
+            implied.append(DELIVERS_SECRETS)
         if self.root == "packages":
             implied.append(Constraint("runtime", Relation.EQUAL, "oci"))
         if self.network == "own":
@@ -122,6 +130,8 @@ _LATER: dict[str, object] = {
     "flags": {},
     "weight": 1,
     "max_run_s": None,
+    "secrets": (),
+    "plain_env": (),
 }
 
 
@@ -175,6 +185,8 @@ def read_task(
         if not _PACKAGE.fullmatch(package):
             detail = f"{package!r} is not a package; write NAME, NAME@TAG or NAME@sha256:…"
             problems.add(f"{path}.packages[{number}]", detail)
+    _check_secrets(file, problems, f"{path}.secrets", role)
+    problems.count(f"{path}.plain_env", file.plain_env, MAX_FLAGS, "names")
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
     _check_place(file, limit, problems, path)
     if file.whole_cores and role.batch and not role.stored:
@@ -194,6 +206,8 @@ def read_task(
         "constraints": tuple(sorted(file.constraints)),
         "packages": tuple(file.packages),
         "flags": {name: _flag(value) for name, value in file.flags.items()},
+        "secrets": tuple(file.secrets),
+        "plain_env": tuple(sorted(set(file.plain_env))),
     }
     return TaskSpec(**(msgspec.structs.asdict(file) | read))
 
@@ -228,6 +242,36 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bo
         size += len(name.encode()) + len(value.encode()) + 2
     if size > MAX_ENV_BYTES:
         problems.add(path, f"has {size} bytes; give at most {MAX_ENV_BYTES}")
+
+
+def _check_secrets(file: TaskFile, problems: Problems, path: str, role: TaskRole) -> None:
+    """Check how a task uses secrets. Whether they exist, and whether the job may use them, is checked at submission."""
+    if file.secrets and role.allocation:
+        problems.add(path, "an alloc set runs no command; use secrets in the jobs inside the alloc set")
+    problems.count(path, file.secrets, MAX_SECRETS, "secrets")
+    places: set[tuple[str, str]] = set()
+    for number, use in enumerate(file.secrets[:MAX_SECRETS]):
+        here = f"{path}[{number}]"
+        problems.label(f"{here}.name", use.name)
+        if bool(use.file) == bool(use.env):
+            problems.add(here, "needs one place for the value; give either file or env")
+        if use.file and not _SECRET_FILE.fullmatch(use.file):
+            cure = "use letters, digits, '.', '_' and '-', at most 100 characters, no '/' and no '.' at the beginning"
+            problems.add(f"{here}.file", f"{use.file[:100]!r} is not the name of a file; {cure}")
+        if use.env and not _ENV_NAME.fullmatch(use.env):
+            problems.add(f"{here}.env", "is not the name of a variable; use letters, digits and underscores")
+        if use.env.startswith("BORG_") or use.env in _OWN_VARIABLES:
+            problems.add(f"{here}.env", f"{use.env!r} is a name of Borg's own variables; give another name")
+        if use.env in file.env:
+            problems.add(f"{here}.env", f"{use.env!r} is also in task.env; remove one of the two")
+        for field in ("file", "env"):
+            place = field, getattr(use, field)
+            if place[1] and place in places:
+                problems.add(f"{here}.{field}", f"{place[1]!r} has two secrets; give each secret another name")
+            places.add(place)
+        numbered = isinstance(use.version, int) and not isinstance(use.version, bool) and use.version > 0
+        if not numbered and use.version != LATEST:
+            problems.add(f"{here}.version", f"{str(use.version)[:50]!r} is not a version; give a number or {LATEST}")
 
 
 def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: TaskRole) -> None:

@@ -46,6 +46,7 @@ ELSEWHERE = {
     "borgctl sql machines-that-crash-tasks": _SQL,
     "borgctl sql preempted-jobs": _SQL,
     "borgctl quota approve NUMBER": ("tests/integration/test_cli_orders.py", '"quota", "approve"'),
+    "manage.py secrets status": ("tests/integration/test_secrets.py", '"secrets", "status"'),
     "manage.py archive": _ARCHIVE,
     "manage.py archive --verify": ("tests/integration/test_archived_hours.py", "verify=True"),
 }

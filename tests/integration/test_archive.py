@@ -170,7 +170,7 @@ def test_files_are_deleted_after_the_time_of_the_cell(cell, folder) -> None:
 
 def test_secret_values_of_the_environment_are_not_in_the_archive(cell, tenant, ann) -> None:
     file = world.a_file()
-    file["task"]["env"] = {"DB_PASSWORD": "hunter2-hunter2"}
+    file["task"] |= {"env": {"DB_PASSWORD": "hunter2-hunter2"}, "plain_env": ["DB_PASSWORD"]}
     world.submit(ann, cell, file)
     archive(timezone.now() + dt.timedelta(days=1, hours=4))
     found = [row for file in ArchiveFile.objects.filter(table="events") for row in in_file(file)]

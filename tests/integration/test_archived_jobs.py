@@ -81,7 +81,9 @@ def in_postgres() -> Counter[str]:
 
 
 def test_a_job_of_last_year_has_its_page_its_tasks_and_its_versions(cell, machine, tenant, ann, client) -> None:
-    file = world.with_task(tasks=3, env={"DB_PASSWORD": "hunter2-hunter2", "MODE": "fast"}) | {"labels": {"team": "a"}}
+    file = world.with_task(
+        tasks=3, env={"DB_PASSWORD": "hunter2-hunter2", "MODE": "fast"}, plain_env=["DB_PASSWORD"]
+    ) | {"labels": {"team": "a"}}
     job = world.submit(ann, cell, file)
     world.bring_up(job, machine)
     updates.job_update(

@@ -132,7 +132,9 @@ def test_checkpoints_are_due_and_dropped_by_their_age(cell, machine, home) -> No
 
 
 def test_values_of_the_environment_are_in_no_checkpoint(cell, machine, ann) -> None:
-    world.submit(ann, cell, world.with_task(env={"DB_PASSWORD": "hunter2", "MODE": "quick-mode"}))
+    world.submit(
+        ann, cell, world.with_task(env={"DB_PASSWORD": "hunter2", "MODE": "quick-mode"}, plain_env=["DB_PASSWORD"])
+    )
     with open_checkpoint(checkpoint_write(cell.id)) as file:
         _, tables = read(file)
     texts = [str(table.to_pylist()) for table in tables.values()]

@@ -95,7 +95,7 @@ def test_bad_input_names_the_field_and_changes_nothing(cell, rest, changes, fiel
 
 
 def test_a_viewer_sees_masked_values_and_changes_nothing(cell, rest, tenant) -> None:
-    job = world.with_task(env={"DB_PASSWORD": "hunter2"})
+    job = world.with_task(env={"DB_PASSWORD": "hunter2"}, plain_env=["DB_PASSWORD"])
     put(rest, job={"task": job["task"]})
     world.a_user("vic", tenant=tenant, role=Role.VIEWER)
     viewer = world.bearer(world.a_user("vic"))

@@ -24,6 +24,7 @@ def file(secret: str) -> dict:
     env = {"DB_PASSWORD": secret, "COLOUR": "teal", "DATABASE": f"postgresql://borg:{secret}@db/borg"}
     given = world.a_file(tasks=2)
     given["task"]["env"] = env
+    given["task"]["plain_env"] = ["DB_PASSWORD", "DATABASE", "API_TOKEN"]  # as if an older release had accepted them
     given["overrides"] = {"1": {"env": {"API_TOKEN": OTHER}}}
     return given
 

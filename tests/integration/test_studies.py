@@ -74,7 +74,7 @@ def packed(header: Header, tables: dict) -> io.BytesIO:
 
 
 def test_a_study_cell_is_a_copy_that_nobody_can_change(cell, machine, ann, tenant) -> None:
-    job = world.submit(ann, cell, world.with_task(env={"DB_PASSWORD": "hunter2"}))
+    job = world.submit(ann, cell, world.with_task(env={"DB_PASSWORD": "hunter2"}, plain_env=["DB_PASSWORD"]))
     world.bring_up(job, machine)
     used = list(QuotaUse.objects.values_list("cell", "used"))
     before, original = fresh(cell), load_state(cell.id)

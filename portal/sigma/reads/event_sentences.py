@@ -191,6 +191,17 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
         ),
     ),
     "workflow.ended": (gettext_lazy("workflow %(name)s ended: %(how)s"), "detail"),
+    "job.secret": (
+        _by(
+            "change",
+            {
+                "granted": gettext_lazy("secret %(secret)s was granted to jobs"),
+                "revoked": gettext_lazy("a grant of secret %(secret)s was revoked"),
+                "deleted": gettext_lazy("secret %(secret)s was deleted"),
+            },
+            gettext_lazy("secret %(secret)s has version %(version)d now"),
+        ),
+    ),
     "job.changed": (gettext_lazy("the job now has version %(spec_version)d of its spec and priority %(priority)d"),),
     "job.ended": (gettext_lazy("the job ended: %(how)s"),),
     "tasks.added": (gettext_lazy("version %(spec_version)d of the spec added tasks"),),

@@ -21,6 +21,7 @@ _CHANGES_NO_PLACEMENT = (
     events.UpdatePaused,
     events.UpdatePromoted,
     events.UpdateEnded,
+    events.JobSecretChanged,
     events.CronSet,
     events.CronDeleted,
     events.CronSkipped,

@@ -390,6 +390,17 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
     detail: str = ""
 
 
+class JobSecretChanged(_Event, frozen=True, tag="job.secret"):
+    """A secret that a job uses has changed, so its machines look at the newest version again. `change`: set, granted,
+    revoked or deleted. `version`: the newest version of the secret. The event has no value.
+    """
+
+    job_id: int
+    secret: str
+    change: str
+    version: int
+
+
 class CronSet(_Event, frozen=True, tag="cron.set"):
     """A cron job was created or changed, suspended or resumed. `version`: 1 for a new cron job."""
 
@@ -524,6 +535,7 @@ Event = (
     | UpdatePaused
     | UpdatePromoted
     | UpdateEnded
+    | JobSecretChanged
     | CronSet
     | CronDeleted
     | CronSkipped

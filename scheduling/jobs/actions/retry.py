@@ -89,13 +89,14 @@ def _submit_again(principal: Principal, job: Job, ranges: Ranges | None, *, dry_
     # The job file is read like a new one, so that values which the archive has masked are rejected.
     job_spec = spec_for(principal=principal, cell=job.cell, file=file, tenant=job.tenant.name, name=job.name)
     if dry_run:
-        if job_submit(principal=principal, cell=job.cell, job_spec=job_spec, dry_run=True).outcome != "submitted":
+        done = job_submit(principal=principal, cell=job.cell, job_spec=job_spec, dry_run=True, earlier=True)
+        if done.outcome != "submitted":
             raise _name_taken(job.name)
         return Retry(job, len(chosen))
     problem: Rejected | None = None
     with transaction.atomic():
         try:
-            done = job_submit(principal=principal, cell=job.cell, job_spec=job_spec)
+            done = job_submit(principal=principal, cell=job.cell, job_spec=job_spec, earlier=True)
         except Rejected as rejection:  # the journal keeps the event of the rejection
             problem = rejection
         else:

@@ -12,7 +12,10 @@ from scheduling.spec.job_spec import JobSpecification, compared, joined
 from scheduling.spec.task_spec import TaskSpec
 
 # Fields that cannot change while a task runs. Other fields change in place.
-_STATIC = ("command", "flags", "env", "ports", "user", "working_dir", "max_processes", "constraints", "root", "network")
+_STATIC = (
+    *("command", "flags", "env", "secrets", "ports", "user", "working_dir", "max_processes", "constraints", "root"),
+    "network",
+)
 # Fields of a job that take effect at once, without an effect on running tasks.
 _IMMEDIATE = (
     "priority",

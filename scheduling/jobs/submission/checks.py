@@ -1,5 +1,5 @@
-"""Checks of submitted jobs while the cell's row is locked. They check packages, names, alloc sets and the number
-of jobs.
+"""Checks of submitted jobs while the cell's row is locked. They check packages, names, secrets, alloc sets and the
+number of jobs.
 
 If a submission fails a check, the check stores the rejection in the submission. The number of queries does not depend
 on the number of jobs.
@@ -22,6 +22,8 @@ from scheduling.jobs.submission.revisions import revision_refusal
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec
 from scheduling.packages import pinning
+from scheduling.secrets import known_secrets, spec_rules
+from scheduling.spec.field_errors import rejection
 
 
 def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
@@ -69,6 +71,20 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
                 )
             )
         taken.add(item.key)
+
+
+def check_secrets(cell: Cell, items: Sequence[Item]) -> None:
+    """Check that the secrets of the jobs exist and are granted to them, and that no value in `env` of a new spec looks
+    like a secret.
+    """
+    for item in items:
+        if not item.earlier and (problems := spec_rules.plain_secrets(item.spec)):
+            item.refuse(rejection(problems))
+    undecided = [item for item in items if item.verdict is None]
+    refusals = known_secrets.refusals(cell.name, [item.spec for item in undecided])
+    for item, problem in zip(undecided, refusals, strict=True):
+        if problem is not None:
+            item.refuse(problem)
 
 
 def check_times(items: Sequence[Item], *, now: dt.datetime) -> None:

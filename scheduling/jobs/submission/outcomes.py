@@ -51,7 +51,8 @@ class Item:
     the same request that were rejected; the items of a request share this set.
 
     `submission_key`: the idempotency key that the client chose, or "". `if_revision`: the revision that the live job of
-    this name must have (`submission.revisions`), or "".
+    this name must have (`submission.revisions`), or "". `earlier`: the spec was accepted before, so values in `env`
+    that look like secrets are accepted.
     """
 
     principal: Principal
@@ -68,6 +69,7 @@ class Item:
     rejected_names: set[tuple[str, str]] = field(default_factory=set)
     submission_key: str = ""
     if_revision: str = ""
+    earlier: bool = False
 
     @property
     def key(self) -> tuple[int, str]:

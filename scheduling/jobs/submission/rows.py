@@ -13,6 +13,7 @@ from scheduling.jobs.submission.outcomes import Item, rejected_event
 from scheduling.journal import copy_rows, journal
 from scheduling.journal.row_events import job_submitted_event
 from scheduling.models import Cell, Job, JobSpec
+from scheduling.secrets import spec_rules
 from scheduling.tasks import new_tasks
 from scheduling.tasks.new_tasks import NewTasks
 
@@ -30,9 +31,12 @@ def jobs_create(entry: journal.JournalEntry, cell: Cell, items: Sequence[Item], 
     jobs = [item.job for item in items if item.job is not None]
     copy_rows.values(
         JobSpec,
-        ("job_id", "version", "spec", "digest", "packages", "actor", "created_at"),
+        ("job_id", "version", "spec", "digest", "packages", "secrets", "actor", "created_at"),
         [
-            (job.id, 1, msgspec.Raw(item.spec.canonical), item.digest, item.packages, item.principal.name, entry.time)
+            (
+                *(job.id, 1, msgspec.Raw(item.spec.canonical), item.digest, item.packages),
+                *(_json(spec_rules.names_of(item.spec)), item.principal.name, entry.time),
+            )
             for job, item in zip(jobs, items, strict=True)
         ],
     )
@@ -76,3 +80,8 @@ def rejection_append(entry: journal.JournalEntry, item: Item) -> None:
     if problem is not None and problem.code not in ("job-exists", "key-used", "revision-changed"):
         entry.act_as(item.principal)
         entry.append(rejected_event(item.spec.tenant, item.spec.name, problem))
+
+
+def _json(names: list[str]) -> msgspec.Raw:
+    """Return a list as JSON. COPY would write a Python list as an array of PostgreSQL."""
+    return msgspec.Raw(msgspec.json.encode(names))

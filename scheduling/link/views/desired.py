@@ -1,4 +1,4 @@
-"""Read from the database what many machines should run and stop. One snapshot is read with at most ten queries.
+"""Read from the database what many machines should run and stop. One snapshot is read with at most eleven queries.
 
     tasks running there ─┐                              ┌─► Desired ─► the Borglet
     tasks to stop there ─┼─ load(cell, machine ids) ─► Loaded
@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Max
 
-from borglet.messages import Desired, Health, PackageRef, Phase, RunAlloc, RunTask, StopTask, TaskKey
+from borglet.messages import Desired, Health, PackageRef, Phase, RunAlloc, RunTask, SecretRef, StopTask, TaskKey
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import as_mapping
 from scheduling.core.vocabulary.requirement import task_id
@@ -33,6 +33,8 @@ from scheduling.link.views.diff import ExpectedTask, View, exit_mark
 from scheduling.link.views.kept_allocs import MachineTasks, task_key
 from scheduling.models import Cell, JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
+from scheduling.secrets import known_secrets, spec_rules
+from scheduling.secrets.known_secrets import KnownSecret, SecretName
 from scheduling.spec import job_spec, package_names, parser
 from scheduling.spec.task_spec import TaskSpec
 
@@ -95,7 +97,9 @@ class Specs:
 
 
 def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
-    """Return the stored state of each machine, by machine id. Makes at most ten queries for any number of machines."""
+    """Return the stored state of each machine, by machine id. Makes at most eleven queries for any number of
+    machines.
+    """
     ids = sorted(machine_ids)
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -109,6 +113,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         wanted = {(row.job_id, row.spec_version) for row in running} | kept_allocs.specs_of(kept_rows)
         wanted |= {(row.job_id, row.job.newest_version) for row in running}
         known = specs.get(wanted, extra=cell.extra_resources)
+        secrets = known_secrets.read_known(_secret_names(running, known))
     found = {machine.id: MachineTasks(View(cell.history_id.hex, "")) for machine in machines}
     waits: dict[tuple[int, int], list[TaskKey]] = defaultdict(list)
     for machine_id, task, uid, index, incarnation, cause, notice_s, preemptor in departures:
@@ -137,6 +142,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
                 prod=row.job.band in prod,
                 waits_for=sorted(waits.get((row.machine_id, row.task_id), [])),
                 specs=specs,
+                secrets=secrets,
             )
         )
     return {machine.id: _loaded(machine, cell, cell.epoch or 0, found[machine.id]) for machine in machines}
@@ -238,6 +244,7 @@ def _run_task(
     prod: bool,
     waits_for: list[TaskKey],
     specs: Specs,
+    secrets: Mapping[SecretName, KnownSecret],
 ) -> RunTask:
     """Return the instruction with which a Borglet runs a task.
 
@@ -262,7 +269,28 @@ def _run_task(
         waits_for=waits_for,
         devices=_numbers(row.devices),
         alloc=row.alloc,
+        secrets=_secret_refs(row, task, cell, secrets) if task.secrets else [],
     )
+
+
+def _secret_names(running: Iterable[_Row], known: Mapping[Any, job_spec.JobSpecification | None]) -> set[SecretName]:
+    """Return the secrets that running tasks use, as (tenant, name)."""
+    used: set[SecretName] = set()
+    for row in running:
+        job = known.get((row.job_id, row.spec_version))
+        if job is not None and spec_rules.uses_any(job) and row.index < job.tasks:
+            used |= {(row.job.tenant, use.name) for use in job.task(row.index).secrets}
+    return used
+
+
+def _secret_refs(row: _Row, task: TaskSpec, cell: Cell, secrets: Mapping[SecretName, KnownSecret]) -> list[SecretRef]:
+    """Return the secrets of a task with the versions that it should have now, without values."""
+    refs = []
+    for use in task.secrets:
+        secret = secrets.get((row.job.tenant, use.name))
+        version = secret.version_for(use, row.job.name, cell.name) if secret is not None else 0
+        refs.append(SecretRef(use.name, version, use.file, use.env))
+    return refs
 
 
 def _instruction(

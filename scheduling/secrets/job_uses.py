@@ -1,0 +1,68 @@
+"""The live jobs that use a secret, and the events that make their machines look at it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import JobState
+from scheduling.journal.journal import JournalEntry
+from scheduling.journal.sql import query
+from scheduling.models import Secret
+
+_USES = (
+    "jsonb_path_query({column}, '{path}.secrets[*] ? (@.name == $name)', jsonb_build_object('name', %(name)s::text))"
+)
+_IN_SPECS = " UNION ALL ".join(
+    f"SELECT {_USES.format(column='s.spec', path=path)} AS used" for path in ("$.task", "$.overrides.*")
+)
+_IN_TEMPLATES = " UNION ALL ".join(
+    f"SELECT {_USES.format(column='k.template', path=path)} AS used" for path in ("$.task", "$.overrides.*")
+)
+
+
+class UsingJob(NamedTuple):
+    """A live job, or a cron job, that uses a secret. `job_id`: 0 for a cron job. `versions`: the versions of the secret
+    that its specs name.
+    """
+
+    job_id: int
+    cell_id: int
+    cell: str
+    name: str
+    versions: tuple[str, ...]
+
+
+def jobs_using(tenant_id: int, name: str) -> list[UsingJob]:
+    """Return the live jobs and the cron jobs of a tenant of which a spec uses the secret `name`, in order of cell and
+    job. A spec counts if it is the newest one of its job, or if a task has it. Makes one query.
+    """
+    rows = query(
+        "SELECT j.id, c.id, c.name, j.name, array_agg(DISTINCT u.used #>> '{version}')"
+        " FROM scheduling_jobspec AS s JOIN scheduling_job AS j ON j.id = s.job_id"
+        " JOIN scheduling_cell AS c ON c.id = j.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
+        f" CROSS JOIN LATERAL ({_IN_SPECS}) AS u"
+        " WHERE s.secrets @> jsonb_build_array(%(name)s::text) AND s.secrets <> '[]'"
+        " AND j.tenant_id = %(tenant)s AND j.state <> %(dead)s"
+        " AND (s.version = j.spec_version OR EXISTS (SELECT FROM scheduling_task AS t"
+        " WHERE t.job_id = s.job_id AND t.spec_version = s.version AND t.state <> %(dead)s))"
+        " GROUP BY j.id, c.id, c.name, j.name"
+        " UNION ALL SELECT 0, c.id, c.name, k.name, array_agg(DISTINCT u.used #>> '{version}')"
+        " FROM scheduling_cronjob AS k"
+        " JOIN scheduling_cell AS c ON c.id = k.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
+        f" CROSS JOIN LATERAL ({_IN_TEMPLATES}) AS u"
+        " WHERE k.tenant_id = %(tenant)s GROUP BY k.id, c.id, c.name, k.name ORDER BY 2, 1, 4",
+        {"name": name, "tenant": tenant_id, "dead": JobState.DEAD.value},
+    )
+    return [UsingJob._make((*job, tuple(filter(None, versions)))) for *job, versions in rows]
+
+
+def append_events(entries: Mapping[int, JournalEntry], jobs: Iterable[UsingJob], secret: Secret, change: str) -> None:
+    """Append an event to the journal of each job's cell: a secret that the job uses has changed. `entries`: the
+    revision that is being written, by the id of the cell. `change`: set, granted, revoked or deleted.
+    """
+    for job in (job for job in jobs if job.job_id):
+        entries[job.cell_id].append(
+            events.JobSecretChanged(job_id=job.job_id, secret=secret.name, change=change, version=secret.newest_version)
+        )
