@@ -20,6 +20,7 @@ from scheduling.api import (
     quarantine,
     recordings,
     restores,
+    secrets,
     sites,
     sql,
     statistics,
@@ -30,6 +31,11 @@ from scheduling.api import (
     workflows,
 )
 
+_secret = [
+    path("", secrets.SecretView.as_view(), name="secret"),
+    path("grant/", secrets.SecretGrantView.as_view(), name="secret-grant"),
+    path("revoke/", secrets.SecretRevokeView.as_view(), name="secret-revoke"),
+]
 _job = [
     path("", jobs.JobView.as_view(), name="job"),
     path("plan/", jobs.PlanView.as_view(), name="job-plan"),
@@ -122,6 +128,8 @@ _cell = [
     path("workflows/<str:tenant>/<str:name>/", include(_workflow)),
 ]
 urlpatterns = [
+    path("tenants/<str:tenant>/secrets/", secrets.SecretsView.as_view(), name="secrets"),
+    path("tenants/<str:tenant>/secrets/<str:secret>/", include(_secret)),
     path("cells/", cells.CellsView.as_view(), name="cells"),
     path("cells:fit", cell_fits.CellFitsView.as_view(), name="cells-fit"),
     path("cells:record", recordings.RecordingsView.as_view(), name="cells-record"),

@@ -32,6 +32,7 @@ from portal.cli import (
     packages,
     quota,
     resolve,
+    secrets,
     service_accounts,
     sessions,
     sites,
@@ -91,6 +92,7 @@ for group, name in (
     (cron.cron, "cron"),
     (templates.template, "template"),
     (workflows.workflow, "workflow"),
+    (secrets.secret, "secret"),
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 

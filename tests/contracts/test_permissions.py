@@ -36,7 +36,7 @@ from scheduling.job_templates import templates
 from scheduling.jobs import submit_and_kill
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
-from tests.integration import cron_rows, money_rows, rows, workflow_rows
+from tests.integration import cron_rows, money_rows, rows, secret_rows, workflow_rows
 from tests.integration import world as people
 
 pytestmark = pytest.mark.django_db
@@ -78,6 +78,7 @@ WORKFLOW = "api/v1/cells/{cell}/workflows/{tenant}/{name}/"
 PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
 DIGEST = "sha256:" + "0" * 64
 ACCOUNTS = "api/v1/tenants/{tenant}/service-accounts/"
+SECRETS = "api/v1/tenants/{tenant}/secrets/"
 MEMBER = "api/v1/tenants/{tenant}/members/{username}/"
 ORDER = "api/v1/quota/orders/{order}/"
 TOMORROW = (clock.now().replace(microsecond=0) + dt.timedelta(days=1)).isoformat()
@@ -135,6 +136,13 @@ DOORS = (
     Door("delete", ACCOUNTS + "{account}/", OWNERS, 204, **SEES),
     Door("get", ACCOUNTS + "{account}/tokens/", OWNERS, **SEES),
     Door("post", ACCOUNTS + "{account}/tokens/", OWNERS, 201, body={"name": "t"}, **SEES),
+    # secrets: operators set values, owners also grant and delete
+    Door("get", SECRETS, (*MEMBERS, "sre"), **SEES),
+    Door("get", SECRETS + "{secret}/", (*MEMBERS, "sre"), **SEES),
+    Door("put", SECRETS + "{secret}/", (*WRITERS, "sre"), 201, body={"value": "x"}, **SEES),
+    Door("delete", SECRETS + "{secret}/", OWNERS, 204, **SEES),
+    Door("post", SECRETS + "{secret}/grant/", OWNERS, body={"jobs": "web"}, **SEES),
+    Door("post", SECRETS + "{secret}/revoke/", OWNERS, body={"jobs": "tool"}, **SEES),
     Door("get", "api/v1/capabilities/", ALL),
     Door("post", "api/v1/capabilities/", ("sre",), 201, body={"user": "viewer", "kind": "shell", "reason": "x"}),
     Door("delete", "api/v1/capabilities/{capability}/", ("sre",), 204),
@@ -445,6 +453,7 @@ class World:
             channel=self.channel,
             number=self.number,
             account="ci",
+            secret="db",
             invitation=self.invitations.get(tenant, "none"),
             capability=self.capability,
             asked=self.asked,
@@ -491,6 +500,7 @@ def _world() -> World:
     for tenant in (own, other):
         boss = people.principal(f"boss-of-{tenant.name}", tenant=tenant)
         service_account_create(principal=boss, tenant=tenant, name="ci", role="viewer")
+        secret_rows.a_secret(boss, tenant, "db", b"hunter2", "tool")
         row, _ = invitation_send(principal=boss, tenant=tenant, email="new@example.org", role="viewer")
         invitations[tenant.name] = row.key
         user = people.a_user(boss.name)

@@ -75,7 +75,10 @@ SECTIONS: tuple[Section, ...] = (
             NavigationLink(
                 "tenants",
                 _("Teams"),
-                ("tenant", "invitations", "service-accounts", "service-account", "capabilities", "records"),
+                (
+                    *("tenant", "invitations", "service-accounts", "service-account", "secrets", "secret"),
+                    *("capabilities", "records"),
+                ),
             ),
         ),
     ),
