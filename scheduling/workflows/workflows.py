@@ -4,7 +4,7 @@ and has an event in the journal. `retrying` has the retry, and `turns` does ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +26,16 @@ from scheduling.journal import copy_rows, journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.models import Cell, Job, Workflow, WorkflowNode, WorkflowReader
 from scheduling.packages import pinning
+from scheduling.secrets import known_secrets, spec_rules
 from scheduling.spec.field_errors import rejection
+from scheduling.spec.job_spec import JobSpecification
 from scheduling.spec.privileges import privilege_refusal
 from scheduling.workflows import workflow_parser
 from scheduling.workflows.graph_rules import NodeState
 from scheduling.workflows.node_rows import counters_recompute
 from scheduling.workflows.workflow_spec import Node, WorkflowSpecification, job_name
+
+_MOST_PROBLEMS = 20  # with secrets, after which the other nodes are not checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,9 @@ def workflow_submit(*, principal: Principal, cell: Cell, spec: WorkflowSpecifica
     workflow with this name is live, nothing changes.
 
     `key`: an idempotency key; if an earlier submission had it, its workflow is returned, also if it has ended. Raises
-    `Conflict` if the key belongs to another workflow, or if a different one is live, `Rejected` if a limit is exceeded
-    or a package does not exist, and `Forbidden` if the caller may not submit the jobs. Ended workflows of the same name
-    stay in the history.
+    `Conflict` if the key belongs to another workflow, or if a different one is live, `Rejected` if a limit is exceeded,
+    a package does not exist, a job may not use one of its secrets, or a value in its `env` looks like a secret, and
+    `Forbidden` if the caller may not submit the jobs. Ended workflows of the same name stay in the history.
     """
     _check_caller(principal, spec)
     tenant = Tenant.objects.filter(name=spec.tenant).first()
@@ -70,6 +74,7 @@ def workflow_submit(*, principal: Principal, cell: Cell, spec: WorkflowSpecifica
         raise NotFound("tenant", spec.tenant)
     _check_packages(cell, tenant, spec)
     digest = spec.digest()
+    plain = [spec_rules.plain_secrets(job) for job in spec.jobs]
     with journal.write(cell.pk, principal) as entry:
         if key and (known := Workflow.objects.filter(cell=cell, tenant=tenant, key=key).first()) is not None:
             if (known.name, known.digest) == (spec.name, digest):
@@ -82,6 +87,7 @@ def workflow_submit(*, principal: Principal, cell: Cell, spec: WorkflowSpecifica
                 return WorkflowChange("unchanged", live)
             raise is_live(spec.name)
         check_number(cell, tenant, spec.name)
+        _check_secrets(cell, spec, plain)
         reader_start(cell.pk, entry)
         row = Workflow.objects.create(
             cell=cell,
@@ -177,13 +183,39 @@ def rehearsal() -> Iterator[None]:
 
 def _check_names(spec: WorkflowSpecification) -> None:
     """Check that the DNS names of all tasks are not too long. Raises `Rejected`, which names the node."""
-    for name, node in spec.nodes.items():
-        longest = job_name(spec.name, name, None if node.for_each is None else node.jobs - 1)
-        job = msgspec.structs.replace(spec.jobs[node.job], name=longest, cell=spec.cell, tenant=spec.tenant)
+    for name in spec.nodes:
         try:
-            job_name_rules.check_lengths(job)
+            job_name_rules.check_lengths(_longest(spec, name))
         except Rejected as problem:
             raise rejection({f"nodes.{name}.job.{path}": text for path, text in problem.fields.items()}) from None
+
+
+def _longest(spec: WorkflowSpecification, name: str) -> JobSpecification:
+    """Return the job of a node with the longest name that it can have."""
+    node = spec.nodes[name]
+    longest = job_name(spec.name, name, None if node.for_each is None else node.jobs - 1)
+    return msgspec.structs.replace(spec.jobs[node.job], name=longest, cell=spec.cell, tenant=spec.tenant)
+
+
+def _check_secrets(cell: Cell, spec: WorkflowSpecification, plain: Sequence[Mapping[str, str]]) -> None:
+    """Check that no value in `env` looks like a secret, and that the secrets of all jobs exist and are granted to the
+    jobs. `plain`: the problems of values in `env`, by job. Raises `Rejected`, which names the nodes. Makes one query.
+    No secret that a job uses changes until the end of the transaction.
+    """
+    using = [spec_rules.uses_any(job) for job in spec.jobs]
+    jobs = {name: _longest(spec, name) for name, node in spec.nodes.items() if using[node.job]}
+    refusals = dict(zip(jobs, known_secrets.refusals(cell.name, list(jobs.values())), strict=True))
+    problems: dict[str, str] = {}
+    for name, node in spec.nodes.items():
+        found = dict(plain[node.job])
+        if (refusal := refusals.get(name)) is not None:
+            shown = job_name(spec.name, name) if node.for_each is None else f"{job_name(spec.name, name)}-*"
+            found |= {path: text.replace(jobs[name].name, shown) for path, text in refusal.fields.items()}
+        problems |= {f"nodes.{name}.job.{path}": text for path, text in found.items()}
+        if len(problems) >= _MOST_PROBLEMS:
+            break
+    if problems:
+        raise rejection(problems)
 
 
 def _check_packages(cell: Cell, tenant: Tenant, spec: WorkflowSpecification) -> None:

@@ -1,0 +1,107 @@
+"""Tests of secrets in workflows, and of the rule against plain secrets for each way to submit a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.permissions import Role
+from scheduling.job_templates import templates
+from scheduling.models import Job, Workflow
+from scheduling.secrets import secrets
+from scheduling.workflows import workflows
+from tests.integration import cron_rows, secret_rows, workflow_rows, world
+from tests.integration.workflow_rows import after, node, submit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SCHEDULING = Path(workflows.__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def keys(settings):
+    settings.BORG_SECRET_KEYS = secret_rows.OLD
+
+
+@pytest.fixture
+def olga(tenant):
+    return world.principal("olga", tenant=tenant, role=Role.OWNER)
+
+
+def with_task(**fields: Any) -> dict[str, Any]:
+    """Return a job of a node, with fields of its task."""
+    return {**workflow_rows.JOB, "task": {**workflow_rows.JOB["task"], **fields}}
+
+
+def dispatch(who, cell, job) -> None:
+    file = {"kind": "Template", "name": "resize", "tenant": "ubar", "job": job}
+    spec = templates.template_spec_for(principal=who, cell=cell, file=file)
+    row = templates.template_apply(principal=who, cell=cell, spec=spec).template
+    templates.template_dispatch(principal=who, template=row, given={})
+
+
+# Each way to submit a new job: how, and the path of the job in its file.
+WAYS = {
+    "Job": (lambda who, cell, job: world.submit(who, cell, {**job, "name": "web"}), ""),
+    "CronJob": (lambda who, cell, job: cron_rows.apply(who, cell, job=job), "job."),
+    "Template": (dispatch, "job."),
+    "Workflow": (lambda who, cell, job: submit(who, cell, {"a": node(), "b": after("a", job=job)}), "nodes.b.job."),
+}
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_no_way_accepts_secrets_in_plain_text(cell, ann, kind) -> None:
+    way, path = WAYS[kind]
+    job = with_task(env={"DB_PASSWORD": "hunter2"}) | {"overrides": {"0": {"env": {"DSN": "db://ann:hunter3@db"}}}}
+    with pytest.raises(Rejected, match="the value looks like a secret") as rejected:
+        way(ann, cell, job)
+    assert set(rejected.value.fields) == {f"{path}task.env.DB_PASSWORD", f"{path}overrides.0.env.DSN"}
+    assert "hunter" not in str(rejected.value.fields) + rejected.value.detail
+    assert not Job.objects.exists()
+    way(ann, cell, job | {"task": {**job["task"], "plain_env": ["DB_PASSWORD", "DSN"]}})
+
+
+def test_only_known_modules_submit_jobs_without_the_rule() -> None:
+    """Their jobs were accepted earlier, when a person submitted the cron job, the workflow or the job."""
+    found = {
+        str(path.relative_to(SCHEDULING))
+        for path in SCHEDULING.rglob("*.py")
+        if "jobs_submit_for(" in (text := path.read_text()) or "earlier=True" in text
+    }
+    assert found == {
+        "cron/run_submission.py",
+        "jobs/actions/retry.py",
+        "jobs/submit_and_kill.py",
+        "workflows/node_submission.py",
+    }
+
+
+def test_missing_secrets_and_grants_are_found_at_the_submission(cell, tenant, olga, ann) -> None:
+    job = with_task(secrets=[{"name": "db", "file": "a"}])
+    nodes = {"load": node(job=job), "map": after("load", job=job, for_each=[1, 2, 3]), "plain": node()}
+    with pytest.raises(Rejected) as rejected:
+        submit(ann, cell, nodes)
+    assert set(rejected.value.fields) == {f"nodes.{name}.job.task.secrets[0].name" for name in ("load", "map")}
+    secret_rows.a_secret(olga, tenant, "db", b"hunter2", "w", "w-load")
+    with pytest.raises(Rejected) as rejected:
+        submit(ann, cell, nodes)
+    assert rejected.value.fields == {
+        "nodes.map.job.task.secrets[0].name": (
+            "secret db is not granted to job w-map-* in cell cc; grant it with `borgctl secret grant db w-map-*`"
+        )
+    }
+    assert not Workflow.objects.exists()
+    secrets.secret_grant(principal=olga, tenant=tenant, name="db", jobs="w-map-*")
+    row = submit(ann, cell, nodes)
+    secrets.secret_revoke(principal=olga, tenant=tenant, name="db", jobs="w-map-*")
+    again = workflow_rows.apply(ann, cell, nodes)
+    assert (again.outcome, again.workflow.pk) == ("unchanged", row.pk), "a repetition is not checked again"
+
+
+def test_few_problems_with_secrets_are_named(cell, ann) -> None:
+    job = with_task(secrets=[{"name": "db", "file": "a"}])
+    with pytest.raises(Rejected) as rejected:
+        submit(ann, cell, {f"n{number}": node(job=job) for number in range(50)})
+    assert len(rejected.value.fields) == 20
