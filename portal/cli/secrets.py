@@ -54,7 +54,7 @@ def secret_set(
     owner = session.tenant(tenant)
     answer = session.client.put(_path(owner, name), body, dry_run=dry_run)
     jobs = len(answer["used_by"])
-    used = f" {jobs} live {'job uses' if jobs == 1 else 'jobs use'} it." if jobs else ""
+    used = f" Jobs, cron jobs and workflows that use it: {jobs}." if jobs else ""
     grants = "" if answer["grants"] else f" No job may use it yet: `borgctl secret grant {name} JOB`."
     return session.say(
         answer, f"Secret {name} of {owner} {would_be(dry_run)} version {answer['newest_version']}.{used}{grants}"
@@ -81,7 +81,7 @@ def secret_list(session: Context, tenant: TenantOption = None) -> None:
 
 @secret.command()
 def show(session: Context, name: Name, tenant: TenantOption = None) -> None:
-    """Show the versions and grants of a secret, and the live jobs that use it, without its value."""
+    """Show the versions and grants of a secret, and what uses it: live jobs, cron jobs and workflows."""
     answer = session.client.get(_path(session.tenant(tenant), name))
     if session.json:
         return output.as_json(answer)
@@ -89,7 +89,7 @@ def show(session: Context, name: Name, tenant: TenantOption = None) -> None:
     granted = ", ".join(_grant(grant) for grant in answer["grants"])
     output.say(f"  granted to {granted}" if granted else f"  granted to no job; `borgctl secret grant {name} JOB`")
     used = ", ".join(f"{use['cell']}/{use['job']}" for use in answer["used_by"])
-    output.say(f"  used by {used}" if used else "  no live job uses it")
+    output.say(f"  used by {used}" if used else "  no live job, cron job or workflow uses it")
     return output.table(
         ["VERSION", "SET", "BY", "BYTES", "FINGERPRINT"],
         [
@@ -124,7 +124,9 @@ def revoke(
 def delete(
     session: Context,
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Delete it even if live jobs use it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete it even if live jobs, cron jobs or workflows use it.")
+    ] = False,
     yes: Yes = False,
     tenant: TenantOption = None,
     dry_run: DryRun = False,

@@ -21,7 +21,9 @@ from scheduling.models import Secret, SecretGrant, SecretVersion
 from scheduling.secrets import secrets, selectors
 from scheduling.secrets.grant_rules import MAX_VALUE_BYTES
 
-_FORCE = OpenApiParameter("force", OpenApiTypes.BOOL, description="Delete it even if live jobs use it.")
+_FORCE = OpenApiParameter(
+    "force", OpenApiTypes.BOOL, description="Delete it even if live jobs, cron jobs or workflows use it."
+)
 # Base64 is a third longer than the value.
 _MAX_BASE64 = MAX_VALUE_BYTES * 4 // 3 + 8
 
@@ -56,7 +58,7 @@ class SecretUseSerializer(serializers.Serializer[Any]):
 
 
 class SecretDetailSerializer(SecretSerializer):
-    used_by = serializers.SerializerMethodField(help_text="Live jobs and cron jobs that use the secret.")
+    used_by = serializers.SerializerMethodField(help_text="Live jobs, cron jobs and workflows that use the secret.")
 
     class Meta(SecretSerializer.Meta):
         fields = [*SecretSerializer.Meta.fields, "used_by"]

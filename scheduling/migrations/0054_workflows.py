@@ -30,6 +30,7 @@ class Migration(migrations.Migration):
                 ("name", quota.models.fields.DnsLabelField(max_length=63, validators=[NAME], verbose_name="name")),
                 ("labels", models.JSONField(blank=True, default=dict, verbose_name="labels")),
                 ("parameters", models.JSONField(blank=True, default=dict, verbose_name="parameters")),
+                ("secrets", models.JSONField(blank=True, default=dict)),
                 ("digest", models.CharField(max_length=64)),
                 ("parallel", models.PositiveIntegerField(verbose_name="live jobs at once")),
                 ("keep_s", models.FloatField(verbose_name="time to live after the end, s")),

@@ -23,8 +23,9 @@ class Workflow(models.Model):
     is submitted before this time, because one was rejected that may be accepted later, for example for lack of quota;
     `detail`: the reason. `held_s`: how long the last such pause was. `asks`: how many jobs the next turn submits at
     most after it; 0: no limit. `key`: chosen by the client; a repeated submission with it creates no second workflow.
-    `keep_s`: for how many seconds after its end the workflow is kept. `owner`: the user who
-    submitted the workflow, or retried it last. Jobs are submitted with the permissions that this user has at that time.
+    `keep_s`: for how many seconds after its end the workflow is kept. `secrets`: by name, the versions of the secrets
+    that its jobs use, as texts. `owner`: the user who submitted the workflow, or retried it last. Jobs are submitted
+    with the permissions that this user has at that time.
     Only transactions that lock the cell's row change a workflow, except that an erasure changes `owner_name`.
     """
 
@@ -39,6 +40,7 @@ class Workflow(models.Model):
     name = DnsLabelField(_("name"))
     labels = models.JSONField(_("labels"), default=dict, blank=True)
     parameters = models.JSONField(_("parameters"), default=dict, blank=True)
+    secrets = models.JSONField(default=dict, blank=True)
     digest = models.CharField(max_length=64)
     parallel = models.PositiveIntegerField(_("live jobs at once"))
     keep_s = models.FloatField(_("time to live after the end, s"))

@@ -1,4 +1,4 @@
-"""The live jobs that use a secret, and the events that make their machines look at it again."""
+"""The live jobs, cron jobs and workflows that use a secret, and the events that make machines look at it again."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ _IN_TEMPLATES = " UNION ALL ".join(
 
 
 class UsingJob(NamedTuple):
-    """A live job, or a cron job, that uses a secret. `job_id`: 0 for a cron job. `versions`: the versions of the secret
-    that its specs name.
+    """A live job, a cron job or a live workflow that uses a secret. `job_id`: only of a job, else 0. `kind`: Job,
+    CronJob or Workflow. `versions`: the versions of the secret that its specs name.
     """
 
     job_id: int
     cell_id: int
     cell: str
     name: str
+    kind: str
     versions: tuple[str, ...]
 
 
 def jobs_using(tenant_id: int, name: str) -> list[UsingJob]:
-    """Return the live jobs and the cron jobs of a tenant of which a spec uses the secret `name`, in order of cell and
-    job. A spec counts if it is the newest one of its job, or if a task has it. Makes one query.
+    """Return the live jobs, cron jobs and live workflows of a tenant of which a spec uses the secret `name`, in order
+    of cell and job. A spec counts if it is the newest one of its job, or if a task has it. A workflow counts until it
+    ends, because nodes that wait have no job yet. Makes one query.
     """
     rows = query(
-        "SELECT j.id, c.id, c.name, j.name, array_agg(DISTINCT u.used #>> '{version}')"
+        "SELECT j.id, c.id, c.name, j.name, 'Job', array_agg(DISTINCT u.used #>> '{version}')"
         " FROM scheduling_jobspec AS s JOIN scheduling_job AS j ON j.id = s.job_id"
         " JOIN scheduling_cell AS c ON c.id = j.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
         f" CROSS JOIN LATERAL ({_IN_SPECS}) AS u"
@@ -48,11 +50,17 @@ def jobs_using(tenant_id: int, name: str) -> list[UsingJob]:
         " AND (s.version = j.spec_version OR EXISTS (SELECT FROM scheduling_task AS t"
         " WHERE t.job_id = s.job_id AND t.spec_version = s.version AND t.state <> %(dead)s))"
         " GROUP BY j.id, c.id, c.name, j.name"
-        " UNION ALL SELECT 0, c.id, c.name, k.name, array_agg(DISTINCT u.used #>> '{version}')"
+        " UNION ALL SELECT 0, c.id, c.name, k.name, 'CronJob', array_agg(DISTINCT u.used #>> '{version}')"
         " FROM scheduling_cronjob AS k"
         " JOIN scheduling_cell AS c ON c.id = k.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
         f" CROSS JOIN LATERAL ({_IN_TEMPLATES}) AS u"
-        " WHERE k.tenant_id = %(tenant)s GROUP BY k.id, c.id, c.name, k.name ORDER BY 2, 1, 4",
+        " WHERE k.tenant_id = %(tenant)s GROUP BY k.id, c.id, c.name, k.name"
+        " UNION ALL SELECT 0, c.id, c.name, w.name, 'Workflow',"
+        " ARRAY(SELECT jsonb_array_elements_text(w.secrets -> %(name)s::text))"
+        " FROM scheduling_workflow AS w"
+        " JOIN scheduling_cell AS c ON c.id = w.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
+        " WHERE w.tenant_id = %(tenant)s AND w.ended_at IS NULL AND w.secrets -> %(name)s::text IS NOT NULL"
+        " ORDER BY 2, 1, 4, 5",
         {"name": name, "tenant": tenant_id, "dead": JobState.DEAD.value},
     )
     return [UsingJob._make((*job, tuple(filter(None, versions)))) for *job, versions in rows]

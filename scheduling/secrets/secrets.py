@@ -30,13 +30,14 @@ from scheduling.spec.schema import LATEST
 
 MAX_SECRETS, MAX_NAMES = 1_000, 10_000
 MAX_GRANTS = 200
-# Versions of one secret that are kept. Older ones are deleted, unless a live job names them by their number.
+# Versions of one secret that are kept. Older ones are deleted, unless a live job, a cron job or a live workflow
+# names them by their number.
 KEPT_VERSIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SecretChange:
-    """The result of a change. `secret`: as it is now. `users`: the live jobs and cron jobs that use it."""
+    """The result of a change. `secret`: as it is now. `users`: what uses it: live jobs, cron jobs, live workflows."""
 
     secret: Secret
     users: list[job_uses.UsingJob]
@@ -128,7 +129,7 @@ def secret_revoke(*, principal: Principal, tenant: Tenant, name: str, jobs: str,
 def secret_delete(*, principal: Principal, tenant: Tenant, name: str, force: bool = False) -> SecretChange:
     """Delete a secret with all versions and grants. Running tasks keep the value that they have; new starts wait.
 
-    Raises `Conflict` if live jobs use the secret, unless `force`. Locks as `secret_set`.
+    Raises `Conflict` if live jobs, cron jobs or live workflows use the secret, unless `force`. Locks as `secret_set`.
     """
     _require(principal, Action.SECRET_GRANT, tenant)
 
@@ -137,7 +138,8 @@ def secret_delete(*, principal: Principal, tenant: Tenant, name: str, force: boo
         if users and not force:
             some = ", ".join(f"{job.cell}/{job.name}" for job in users[:5])
             more = f" and {len(users) - 5} more" if len(users) > 5 else ""
-            detail = f"secret {name} is used by the jobs {some}{more}; change or end them, or delete it with force"
+            cure = "change or end these jobs, cron jobs and workflows, or delete it with force"
+            detail = f"secret {name} is used by {some}{more}; {cure}"
             raise Conflict("secret-in-use", detail, figures={"jobs": len(users)})
         SecretVersion.objects.filter(secret=secret).delete()
         SecretGrant.objects.filter(secret=secret).delete()
@@ -242,7 +244,9 @@ def _equals_newest(ring: KeyRing, secret: Secret, value: bytes) -> bool:
 
 
 def _delete_old(secret: Secret, users: list[job_uses.UsingJob]) -> None:
-    """Delete the oldest versions of a secret, except those that specs of live jobs and cron jobs name."""
+    """Delete the oldest versions of a secret, except those that live jobs, cron jobs and live workflows
+    name.
+    """
     pinned = {int(version) for job in users for version in job.versions if version != LATEST}
     old = secret.newest_version - KEPT_VERSIONS
     SecretVersion.objects.filter(secret=secret, version__lte=old).exclude(version__in=pinned).delete()

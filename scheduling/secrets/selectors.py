@@ -35,8 +35,8 @@ def secret_shown(principal: Principal, tenant: Tenant, name: str) -> Secret:
 
 
 def using_jobs(principal: Principal, secret: Secret, users: Sequence[UsingJob] | None = None) -> list[UsingJob]:
-    """Return the live jobs and cron jobs that use a secret and that the caller may see. `users`: all such jobs, if the
-    caller has read them.
+    """Return the live jobs, cron jobs and live workflows that use a secret and that the caller may see. `users`: all
+    of them, if the caller has read them.
     """
     tenant = secret.tenant.name
     require_tenant(principal, Action.SECRET_VIEW, tenant, "")

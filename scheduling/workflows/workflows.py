@@ -95,6 +95,7 @@ def workflow_submit(*, principal: Principal, cell: Cell, spec: WorkflowSpecifica
             name=spec.name,
             labels=spec.labels,
             parameters=spec.parameters,
+            secrets=_secrets_of(spec),
             digest=digest,
             key=key,
             parallel=spec.parallel,
@@ -216,6 +217,15 @@ def _check_secrets(cell: Cell, spec: WorkflowSpecification, plain: Sequence[Mapp
             break
     if problems:
         raise rejection(problems)
+
+
+def _secrets_of(spec: WorkflowSpecification) -> dict[str, list[str]]:
+    """Return the secrets that the jobs use, for `Workflow.secrets`."""
+    uses = {(use.name, str(use.version)) for job in spec.jobs for _, use in spec_rules.uses_of(job)}
+    found: dict[str, list[str]] = {}
+    for name, version in sorted(uses):
+        found.setdefault(name, []).append(version)
+    return found
 
 
 def _check_packages(cell: Cell, tenant: Tenant, spec: WorkflowSpecification) -> None:

@@ -220,7 +220,7 @@ def test_without_grant_or_secret_new_starts_wait_with_a_reason(cell, tenant, olg
     assert any(
         "waits for a secret: secret db is not granted" in text for text in why.explain_task(job, task, ann).sentences
     )
-    with pytest.raises(Conflict, match="is used by the jobs cc/web; change or end them, or delete it with force"):
+    with pytest.raises(Conflict, match="is used by cc/web; change or end these jobs, cron jobs and workflows, or"):
         secrets.secret_delete(principal=olga, tenant=tenant, name="db")
     secrets.secret_delete(principal=olga, tenant=tenant, name="db", force=True)
     assert "tenant ubar has no secret 'db'" in problems_of(job, machine)[0]
@@ -412,8 +412,8 @@ def test_cron_jobs_need_their_secrets_and_keep_them(cell, tenant, olga, ann) -> 
     secrets.secret_grant(principal=olga, tenant=tenant, name="db", jobs="nightly-*")
     cron_rows.apply(ann, cell, "nightly", job=job)
     (user,) = job_uses.jobs_using(tenant.pk, "db")
-    assert (user.job_id, user.name, user.versions) == (0, "nightly", ("1",))
-    with pytest.raises(Conflict, match="is used by the jobs cc/nightly"):
+    assert (user.job_id, user.name, user.kind, user.versions) == (0, "nightly", "CronJob", ("1",))
+    with pytest.raises(Conflict, match="is used by cc/nightly"):
         secrets.secret_delete(principal=olga, tenant=tenant, name="db")
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Role
 from scheduling.job_templates import templates
-from scheduling.models import Job, Workflow
-from scheduling.secrets import secrets
+from scheduling.models import Job, SecretVersion, Workflow
+from scheduling.secrets import job_uses, secrets, selectors
 from scheduling.workflows import workflows
 from tests.integration import cron_rows, secret_rows, workflow_rows, world
-from tests.integration.workflow_rows import after, node, submit
+from tests.integration.workflow_rows import advance, after, end, node, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SCHEDULING = Path(workflows.__file__).parents[1]
@@ -105,3 +105,29 @@ def test_few_problems_with_secrets_are_named(cell, ann) -> None:
     with pytest.raises(Rejected) as rejected:
         submit(ann, cell, {f"n{number}": node(job=job) for number in range(50)})
     assert len(rejected.value.fields) == 20
+
+
+def test_a_live_workflow_keeps_the_secrets_of_nodes_that_wait(cell, tenant, olga, ann, client, monkeypatch) -> None:
+    monkeypatch.setattr(secrets, "KEPT_VERSIONS", 2)
+    uses = [{"name": "db", "file": "a", "version": 1}, {"name": "db", "file": "b"}, {"name": "db", "env": "DB"}]
+    secret_rows.a_secret(olga, tenant, "db", b"1", "w-*")
+    row = submit(ann, cell, {"a": node(), "b": after("a", job=with_task(secrets=uses))})
+    advance(cell)
+    (user,) = job_uses.jobs_using(tenant.pk, "db")
+    assert (user.job_id, user.cell, user.name, user.kind) == (0, "cc", "w", "Workflow")
+    assert set(user.versions) == {"1", "latest"}
+    with pytest.raises(Conflict, match="is used by cc/w; change or end these jobs, cron jobs and workflows"):
+        secrets.secret_delete(principal=olga, tenant=tenant, name="db")
+    for value in (b"2", b"3", b"4"):
+        secret_rows.a_secret(olga, tenant, "db", value)
+    assert set(SecretVersion.objects.values_list("version", flat=True)) == {1, 3, 4}
+    client.force_login(world.a_user("olga"))
+    assert "/workflows/cc/ubar/w/" in client.get("/tenants/ubar/secrets/db/").content.decode()
+    end(row, "a")
+    advance(cell)
+    (job,) = Job.objects.filter(name="w-b")
+    assert {user.job_id for user in job_uses.jobs_using(tenant.pk, "db")} == {0, job.pk}
+    end(row, "b")
+    advance(cell)
+    assert selectors.using_jobs(olga, secrets.secret_named(tenant, "db")) == []
+    secrets.secret_delete(principal=olga, tenant=tenant, name="db")
