@@ -85,6 +85,25 @@ def as_data(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value.replace("$(", "$$(") for name, value in variables.items()}
 
 
+def with_variables(template: Mapping[str, Any], added: Mapping[str, str]) -> dict[str, Any]:
+    """Return `task` and `overrides` of a job file with more environment variables. The variables and the secrets of the
+    job file come before them. An override that sets a secret as a variable removes an added one from its tasks.
+    """
+    task = template["task"]
+    kept = {name: value for name, value in added.items() if name not in _of_secrets(task)}
+    overrides = {}
+    for key, patch in template.get("overrides", {}).items():
+        if hidden := dict.fromkeys(_of_secrets(patch) & kept.keys()):
+            patch = {**patch, "env": {**hidden, **(patch.get("env") or {})}}
+        overrides[key] = patch
+    return {"task": {**task, "env": {**kept, **task.get("env", {})}}, "overrides": overrides}
+
+
+def _of_secrets(task: Mapping[str, Any]) -> set[str]:
+    """Return the names of the variables that the secrets of a task become."""
+    return {use["env"] for use in task.get("secrets") or () if use.get("env")}
+
+
 def bytes_of(variables: Mapping[str, str]) -> int:
     """Return the bytes of variables, as the limit of `task.env` counts them. `$(` in a value becomes `$$(`."""
     return sum(len(name.encode()) + len(value.encode()) + value.count("$(") + 2 for name, value in variables.items())

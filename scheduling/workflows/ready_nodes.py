@@ -241,11 +241,10 @@ def _decided(node: ReadyNode, results: node_rows.ResultsByNode, cell: str, extra
 def _job(node: ReadyNode, cell: str, extra: Sequence[str], variables: Mapping[str, str]) -> JobSpecification:
     shared, template = node.shared, node.shared.template
     url = {"WORKFLOW_RESULT_URL": result_url(cell, shared.tenant, node.job_name)}
-    given = node_variables.as_data({**variables, **url})
-    task = {**template["task"], "env": {**given, **template["task"].get("env", {})}}
+    added = node_variables.as_data({**variables, **url})
     labels = {**template.get("labels", {}), workflow_spec.LABEL: shared.workflow, workflow_spec.NODE_LABEL: node.name}
-    file = {**template, "name": node.job_name, "tenant": shared.tenant, "cell": cell, "labels": labels, "task": task}
-    return parser.load(file, extra=extra)
+    file = {**template, "name": node.job_name, "tenant": shared.tenant, "cell": cell, "labels": labels}
+    return parser.load(file | node_variables.with_variables(template, added), extra=extra)
 
 
 def result_url(cell: str, tenant: str, job: str) -> str:

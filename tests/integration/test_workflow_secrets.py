@@ -10,11 +10,11 @@ import pytest
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Role
 from scheduling.job_templates import templates
-from scheduling.models import Job, SecretVersion, Workflow
+from scheduling.models import Job, JobSpec, SecretVersion, Workflow
 from scheduling.secrets import job_uses, secrets, selectors
 from scheduling.workflows import workflows
 from tests.integration import cron_rows, secret_rows, workflow_rows, world
-from tests.integration.workflow_rows import advance, after, end, node, submit
+from tests.integration.workflow_rows import advance, after, end, node, states, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SCHEDULING = Path(workflows.__file__).parents[1]
@@ -131,3 +131,19 @@ def test_a_live_workflow_keeps_the_secrets_of_nodes_that_wait(cell, tenant, olga
     advance(cell)
     assert selectors.using_jobs(olga, secrets.secret_named(tenant, "db")) == []
     secrets.secret_delete(principal=olga, tenant=tenant, name="db")
+
+
+def test_a_secret_comes_before_a_variable_of_the_workflow(cell, tenant, olga, ann) -> None:
+    secret_rows.a_secret(olga, tenant, "db", b"hunter2", "w-*")
+    of_region, of_item = (with_task(secrets=[{"name": "db", "env": name}]) for name in ("REGION", "ITEM"))
+    of_one = {**workflow_rows.JOB, "tasks": 2, "overrides": {"1": {"secrets": [{"name": "db", "env": "REGION"}]}}}
+    nodes = {"a": node(job=of_region), "b": node(job=of_item, for_each=["x"]), "c": node(job=of_one)}
+    row = submit(ann, cell, nodes, parameters={"REGION": "eu"})
+    advance(cell)
+    assert states(row) == {"a": "running", "b": "running", "b/0": "running", "c": "running"}
+    jobs = {job.name: job for job in workflow_rows.jobs_of(row)}
+    specs = {name: JobSpec.objects.get(job=job).spec for name, job in jobs.items()}
+    assert "REGION" not in specs["w-a"]["task"]["env"]
+    assert specs["w-b-0"]["task"]["env"].keys() & {"REGION", "ITEM", "ITEM_INDEX"} == {"REGION", "ITEM_INDEX"}
+    assert specs["w-c"]["task"]["env"]["REGION"] == "eu"
+    assert specs["w-c"]["overrides"]["1"]["env"] == {"REGION": None}

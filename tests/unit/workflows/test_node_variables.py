@@ -103,3 +103,14 @@ def test_a_result_that_gives_no_items_is_rejected(found, code) -> None:
     with pytest.raises(Rejected) as rejected:
         node_variables.items_of("n", ItemsOf("a", 3), {"a": found})
     assert rejected.value.code == code
+
+
+def test_variables_and_secrets_of_the_job_file_come_before_those_that_are_added() -> None:
+    task = {"env": {"OWN": "1"}, "secrets": [{"name": "r", "env": "REGION"}, {"name": "f", "file": "ITEM"}]}
+    overrides = {"0": {"secrets": [{"name": "i", "env": "ITEM"}], "env": {"OWN": "2"}}, "1": {"env": {"OWN": None}}}
+    added = {"REGION": "eu", "ITEM": "x", "OWN": "w"}
+    assert node_variables.with_variables({"task": task, "overrides": overrides}, added) == {
+        "task": task | {"env": {"ITEM": "x", "OWN": "1"}},
+        "overrides": {"0": overrides["0"] | {"env": {"ITEM": None, "OWN": "2"}}, "1": overrides["1"]},
+    }
+    assert node_variables.with_variables({"task": {}}, added) == {"task": {"env": added}, "overrides": {}}
