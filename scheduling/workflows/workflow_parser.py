@@ -319,6 +319,9 @@ def _read_job(
             problems.add(f"{path}.{name}", f"a node gets its {name} from the workflow; remove this field")
     if given.get("start_after") is not None:
         problems.add(f"{path}.start_after", "the graph decides when a node starts; remove this field")
+    if given.get("after"):
+        cure = "name nodes in the `after` of the node, or remove this field"
+        problems.add(f"{path}.after", f"the graph decides when a node starts; {cure}")
     if given.get("kind", "Job") != "Job":
         problems.add(f"{path}.kind", "a node is always a job; write Job, or remove this field")
     labels = given.get("labels")

@@ -89,6 +89,7 @@ def test_a_cycle_is_named() -> None:
         ({"a": {}}, "nodes.a.job", "is missing"),
         ({"a": node(job={"task": {"command": []}})}, "nodes.a.job.task.command", "is missing"),
         ({"a": node(job={**JOB, "name": "x"})}, "nodes.a.job.name", "remove this field"),
+        ({"a": node(job={**JOB, "after": {"w-b": "ended"}}), "b": node()}, "nodes.a.job.after", "`after` of the node"),
         ({"a": node(job={**JOB, "labels": {"node": "x"}})}, "nodes.a.job.labels.node", "remove it"),
         ({"a": node(retries=-1)}, "nodes.a.retries", "out of range"),
         ({"A": node()}, "nodes.A", "not a DNS label"),
