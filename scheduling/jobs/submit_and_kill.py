@@ -235,6 +235,9 @@ def jobs_submit_for(*, cell: Cell, asked: Sequence[tuple[Principal, spec.JobSpec
     """
     items = _items(cell, asked, earlier=True)
     written = [item for item in items if isinstance(item, Item)]
+    rejected = {(item.tenant, item.name) for item in items if isinstance(item, Submission)}
+    for item in written:
+        item.rejected_names = rejected
     if written:
         _write(cell, written, dry_run=False, quiet=True)
     return [item.result() if isinstance(item, Item) else item for item in items]

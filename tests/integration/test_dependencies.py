@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -195,6 +195,17 @@ def test_a_rejected_job_of_an_earlier_batch_counts_too(cell, ann, monkeypatch) -
     end(submitted(ann, cell, "load"))
     files = [world.a_file("load", tasks=10_000), world.a_file("report", after={"load": "succeeded"})]
     done = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files, tenant="ubar")
+    assert [one.outcome for one in done] == ["refused", "refused"]
+
+
+@pytest.mark.parametrize(("who", "tasks"), [("ann", 10_000), ("eve", 1)])
+def test_an_older_job_does_not_replace_a_rejected_job_of_several_principals(cell, ann, who, tasks) -> None:
+    """The first job is rejected for lack of quota, or because its principal may not submit jobs."""
+    end(submitted(ann, cell, "load"))
+    load = world.read(cell, world.a_file("load", tasks=tasks))
+    report = world.read(cell, world.a_file("report", after={"load": "succeeded"}))
+    with transaction.atomic():
+        done = submit_and_kill.jobs_submit_for(cell=cell, asked=[(world.principal(who), load), (ann, report)])
     assert [one.outcome for one in done] == ["refused", "refused"]
 
 
