@@ -99,7 +99,7 @@ class SecretValet:
         self, source: SecretSource | None, renew_files: Callable[[TaskKey, Sequence[SecretValue]], Awaitable[None]]
     ) -> None:
         self._source, self._renew_files = source, renew_files
-        self._held: dict[TaskKey, list[SecretValue]] = {}  # of the last start, for a start without the link
+        self._held: dict[TaskKey, list[SecretValue]] = {}  # the newest ones, for a start without the link
         self._renewals: dict[TaskKey, asyncio.Task[None]] = {}
         self._waiting: dict[TaskKey, asyncio.Future[SecretValues]] = {}
         self._asking: asyncio.Task[None] | None = None
@@ -131,7 +131,7 @@ class SecretValet:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def held(self, task: RunTask) -> list[SecretValue]:
-        """Return the values that the last call of `values` returned for a task."""
+        """Return the newest values that the link has sent for a task."""
         return self._held.get(task.key, [])
 
     def renew(self, task: RunTask, present: Sequence[SecretRef]) -> None:
@@ -151,6 +151,8 @@ class SecretValet:
             try:
                 answer = await self._ask(task.key)
                 await self._renew_files(task.key, answer.values)
+                if not answer.problems:  # a start without the link must not go back to an older version
+                    self._held[task.key] = answer.values
                 came = {value.file: value.version for value in answer.values}
                 if all(came.get(file, 0) >= version for file, version in wanted.items()):
                     return

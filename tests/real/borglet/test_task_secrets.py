@@ -112,6 +112,24 @@ async def test_a_renewal_is_repeated_until_the_wanted_version_came() -> None:
 
 
 @in_a_loop
+async def test_a_start_without_the_link_keeps_a_renewed_version() -> None:
+    renewed = asyncio.Event()
+
+    async def renew(key: TaskKey, values: Sequence[SecretValue]) -> None:
+        renewed.set()
+
+    source = Scripted(SecretValues([a_value()]))
+    valet = SecretValet(source, renew)
+    await valet.values(using())
+    source.answers = [SecretValues([a_value(2)])]
+    valet.renew(using(2), using().secrets)
+    await asyncio.wait_for(renewed.wait(), 10)
+    await asyncio.sleep(0)
+    source.answers = [AWAY]
+    assert await valet.values(using(2)) == [a_value(2)]
+
+
+@in_a_loop
 async def test_nothing_is_renewed_without_a_version_or_a_link() -> None:
     valet = SecretValet(Scripted(NOT_GRANTED), keep)
     valet.renew(using(2), [SecretRef("db", 2, "password")])
