@@ -47,20 +47,25 @@ class KnownSecret:
 
 def read_known(names: Collection[SecretName], *, lock: bool = False) -> dict[SecretName, KnownSecret]:
     """Return what is known about secrets, by tenant and name. Secrets that do not exist are left out. Makes one query,
-    or none if `names` is empty. `lock`: no secret changes until the end of the caller's transaction.
+    or none if `names` is empty. `lock`: no secret changes until the end of the caller's transaction; this needs a
+    second query.
     """
     if not names:
         return {}
+    values = [sorted({tenant for tenant, _ in names}), sorted({name for _, name in names})]
+    chosen = (
+        " FROM scheduling_secret AS s JOIN quota_tenant AS o ON o.id = s.tenant_id"
+        " WHERE o.name = ANY(%s) AND s.name = ANY(%s) AND s.deleted_at IS NULL ORDER BY s.id"
+    )
+    if lock:  # by a statement of its own: after a wait for a lock, a statement still reads other rows as they were
+        query(f"SELECT s.id{chosen} FOR SHARE OF s", values)
     rows = query(
         "SELECT o.name, s.name, s.newest_version,"
         " (SELECT coalesce(json_agg(json_build_array(v.version, v.is_text, v.size_bytes)), '[]')::text"
         " FROM scheduling_secretversion AS v WHERE v.secret_id = s.id),"
         " (SELECT coalesce(json_agg(json_build_array(g.jobs, g.cell)), '[]')::text"
-        " FROM scheduling_secretgrant AS g WHERE g.secret_id = s.id)"
-        " FROM scheduling_secret AS s JOIN quota_tenant AS o ON o.id = s.tenant_id"
-        " WHERE o.name = ANY(%s) AND s.name = ANY(%s) AND s.deleted_at IS NULL"
-        f" ORDER BY s.id{' FOR SHARE OF s' if lock else ''}",
-        [sorted({tenant for tenant, _ in names}), sorted({name for _, name in names})],
+        f" FROM scheduling_secretgrant AS g WHERE g.secret_id = s.id){chosen}",
+        values,
     )
     found: dict[SecretName, KnownSecret] = {}
     for tenant, name, newest, versions, grants in rows:
@@ -73,7 +78,7 @@ def read_known(names: Collection[SecretName], *, lock: bool = False) -> dict[Sec
 
 def refusals(cell: str, specs: Sequence[JobSpecification], *, lock: bool = True) -> list[Rejected | None]:
     """Return for each spec its rejection if it uses a secret that does not exist or that its job may not use, else
-    None. Each spec has its tenant. Makes at most one query.
+    None. Each spec has its tenant. Makes at most two queries.
 
     `lock`: a change of these secrets waits for the end of the caller's transaction. So it finds the caller's new jobs.
     """

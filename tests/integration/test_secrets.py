@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -15,10 +17,11 @@ from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal, Role, Scope
 from scheduling.identity.task_tokens import LEVELS
 from scheduling.jobs import submit_and_kill, updates, why
+from scheduling.journal.sql import query
 from scheduling.link.views import desired
 from scheduling.link.views.concerned_machines import concerned_machines
 from scheduling.master.metrics import CellCollector
-from scheduling.models import Event, Job, Machine, Secret, SecretVersion, Task
+from scheduling.models import Cell, Event, Job, Machine, Secret, SecretVersion, Task
 from scheduling.secrets import delivery, job_uses, rekeying, secrets, selectors
 from tests.integration import cron_rows, rows, secret_rows, world
 from tests.integration.link_world import running_link
@@ -400,6 +403,29 @@ def test_a_submission_while_a_secret_changes_is_noticed(cell, tenant, olga, ann,
     event = Event.objects.get(kind="job.secret")
     assert (event.job_id, event.data["version"]) == (submitted[0].id, 2)
     assert SecretVersion.objects.count() == 2
+
+
+def test_a_submission_that_waits_for_a_change_reads_the_new_version(cell, tenant, olga, ann) -> None:
+    secret_rows.a_secret(olga, tenant, "db", b"hunter2", "web")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            secret_rows.a_secret(olga, tenant, "db", b"hunter3")
+            submission = pool.submit(_submit_and_close, ann, cell)
+            waits = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            for _ in range(1_000):
+                if query(waits)[0][0]:
+                    break
+                time.sleep(0.02)
+        assert submission.result().name == "web"
+
+
+def _submit_and_close(who: Principal, cell: Cell) -> Job:
+    try:
+        return world.submit(who, cell, secret_rows.using())
+    finally:
+        connection.close()
 
 
 def test_cron_jobs_need_their_secrets_and_keep_them(cell, tenant, olga, ann) -> None:
