@@ -188,6 +188,14 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="workflownode",
             index=models.Index(
+                fields=["workflow", "job_name"],
+                name="workflow_node_by_name",
+                condition=models.Q(("job_name", ""), _negated=True),
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="workflownode",
+            index=models.Index(
                 fields=["job_id"], name="workflow_node_by_job", condition=models.Q(("state", "running"))
             ),
         ),

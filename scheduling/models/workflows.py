@@ -143,6 +143,7 @@ class WorkflowNode(models.Model):
             models.Index(fields=["job_id"], name="workflow_node_by_job", condition=Q(state="running")),
             models.Index(fields=["workflow", "id"], name="workflow_node_ready", condition=Q(state="ready")),
             models.Index(fields=["cell_id", "id"], name="workflow_node_propagates", condition=Q(propagates=True)),
+            models.Index(fields=["workflow", "job_name"], name="workflow_node_by_name", condition=~Q(job_name="")),
         ]
         constraints = [
             models.UniqueConstraint(fields=["workflow", "name", "branch"], name="one_row_per_workflow_branch")

@@ -15,7 +15,12 @@ from scheduling.journal.sql import execute, query
 # Ended workflows of one tenant in one cell at most.
 MAX_ENDED = 500
 
-_OVER = "ended_at IS NOT NULL AND ended_at + make_interval(secs => keep_s) <= clock_timestamp()"
+# A client may repeat its request for this time. The row has its idempotency key, so it must not go before.
+_REPEATED_S = 600
+_OVER = (
+    "ended_at IS NOT NULL AND ended_at + make_interval(secs => greatest(keep_s,"
+    f" CASE WHEN key = '' THEN 0 ELSE {_REPEATED_S} END)) <= clock_timestamp()"
+)
 _CHOOSE = f"""
 (SELECT id FROM scheduling_workflow WHERE cell_id = %(cell)s AND {_OVER} LIMIT 1)
 UNION ALL
@@ -46,7 +51,7 @@ def all_remove(cell_id: int) -> None:
 def _remove_part(workflow_id: int) -> None:
     with transaction.atomic():
         kept = execute(
-            "UPDATE scheduling_workflow SET keep_s = 0 WHERE id = %s AND ended_at IS NOT NULL", [workflow_id]
+            "UPDATE scheduling_workflow SET keep_s = 0, key = '' WHERE id = %s AND ended_at IS NOT NULL", [workflow_id]
         )
         if not kept:  # it was retried meanwhile
             return

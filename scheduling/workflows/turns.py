@@ -50,7 +50,9 @@ SELECT EXISTS (SELECT FROM scheduling_workflow AS w WHERE w.cell_id = r.cell_id 
        extract(epoch FROM clock_timestamp() - r.turned_at)::float8, c.revision - r.revision,
        EXISTS (SELECT FROM scheduling_workflow AS w WHERE w.cell_id = r.cell_id AND w.ended_at IS NULL
          AND (w.state = 'cancelling' OR w.nodes_left = 0 AND w.live = 0 OR w.state = 'running' AND w.ready > 0
-           AND (w.held_until IS NULL OR w.held_until <= clock_timestamp())))
+           AND w.live < w.parallel AND (w.held_until IS NULL OR w.held_until <= clock_timestamp())
+           AND EXISTS (SELECT FROM scheduling_workflownode AS n WHERE n.workflow_id = w.id AND n.state = 'ready'
+             AND (n.not_before IS NULL OR n.not_before <= clock_timestamp()))))
        OR EXISTS (SELECT FROM scheduling_workflownode AS n WHERE n.cell_id = r.cell_id AND n.propagates),
        EXISTS (SELECT FROM scheduling_workflow AS w
          WHERE w.cell_id = r.cell_id AND w.ended_at IS NULL AND w.live > 0)

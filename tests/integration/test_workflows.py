@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import msgspec
@@ -305,6 +306,27 @@ def test_at_most_so_many_jobs_are_live_at_once(cell, ann) -> None:
     assert list(states(row).values()).count("running") == 2
 
 
+def test_a_workflow_that_can_start_nothing_takes_no_turns(cell, ann) -> None:
+    """Its bound is full, or its node waits for the next attempt. Each process looks ten times per second."""
+
+    def queries() -> int:
+        newest = Cell.objects.get(pk=cell.pk).revision
+        WorkflowReader.objects.update(turned_at=timezone.now(), revision=newest)
+        with CaptureQueriesContext(connection) as captured:
+            turns.workflows_advance(cell.pk)
+        return len(captured)
+
+    row = submit(ann, cell, {f"n{i}": node() for i in range(3)}, parallel=1)
+    advance(cell)
+    assert queries() == 1
+    end(row, "n0")
+    advance(cell)
+    assert list(states(row).values()).count("running") == 1
+    WorkflowNode.objects.filter(state="ready").update(not_before=timezone.now() + dt.timedelta(hours=1))
+    Workflow.objects.update(parallel=9)
+    assert queries() == 1
+
+
 def _due(row: Workflow) -> None:
     """Let the pause of a workflow be over."""
     Workflow.objects.filter(pk=row.pk, held_until__isnull=False).update(held_until=timezone.now())
@@ -572,6 +594,19 @@ def test_ended_workflows_are_deleted_in_parts_after_their_time(cell, ann, monkey
     assert set(Workflow.objects.values_list("name", flat=True)) == {"kept", "live"}
     assert WorkflowNode.objects.count() == 2
     assert live.state == "running"
+
+
+def test_an_ended_workflow_stays_while_its_request_may_be_repeated(cell, ann) -> None:
+    file = workflow_rows.a_workflow_file({"a": node()}, keep_s=0)
+    spec = workflows.workflow_spec_for(principal=ann, cell=cell, file=file)
+    row = workflows.workflow_submit(principal=ann, cell=cell, spec=spec, key="k").workflow
+    advance(cell)
+    end(row, "a")
+    advance(cell)
+    assert not retention.old_remove(cell.pk)
+    Workflow.objects.update(ended_at=timezone.now() - dt.timedelta(minutes=11))
+    assert retention.old_remove(cell.pk)
+    assert not Workflow.objects.exists()
 
 
 def test_the_newest_ended_workflows_of_a_tenant_are_kept(cell, ann, monkeypatch) -> None:

@@ -104,14 +104,18 @@ def _write(cell: Cell, rows: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _of_workflows(job_ids: Sequence[int]) -> set[int]:
-    """Return those of the jobs that belong to nodes of workflows. A label alone proves nothing: users may set it."""
+    """Return those of the jobs that belong to nodes of workflows. A label alone proves nothing: users may set it.
+
+    At any time, at most one workflow of a name is live, so old workflows of the name are not read.
+    """
     if not job_ids:
         return set()
     rows = query(
         "SELECT j.id FROM scheduling_job AS j JOIN scheduling_workflow AS w ON w.cell_id = j.cell_id"
         " AND w.tenant_id = j.tenant_id AND w.name = j.labels->>'workflow'"
-        " JOIN scheduling_workflownode AS n ON n.workflow_id = w.id AND n.name = j.labels->>'node'"
-        " AND n.job_name = j.name WHERE j.id = ANY(%s)",
+        " AND w.created_at <= j.created_at AND (w.ended_at IS NULL OR w.ended_at >= j.created_at)"
+        " JOIN scheduling_workflownode AS n ON n.workflow_id = w.id AND n.job_name = j.name"
+        " AND n.name = j.labels->>'node' WHERE j.id = ANY(%s)",
         [list(job_ids)],
     )
     return {job_id for (job_id,) in rows}
