@@ -333,6 +333,7 @@ def _submit(
         except group_commit.TurnLost as problem:  # earlier batches may be stored, so each job gets an outcome
             for item in batch:
                 item.refuse(problem)
+                shared.add(item.full_name)
     if not quiet:  # The locks are released now, so that the queries for explanations delay nobody.
         problems = [(item.verdict.problem, item.ask()) for item in written if item.verdict and item.verdict.problem]
         quota_rejections.explain(principal, cell, problems)

@@ -87,6 +87,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="jobdependency",
-            index=models.Index(condition=models.Q(("open", True)), fields=["on"], name="open_dependency"),
+            index=models.Index(condition=models.Q(("open", True)), fields=["on", "goal"], name="open_dependency"),
         ),
     ]

@@ -33,10 +33,10 @@ class Job(models.Model):
     submits the job again with the same key, no second job is created. `start_after`: no task is placed before this
     time. `waiting`: no task is placed, because the job waits for other jobs (`JobDependency`); it stays true if the job
     ends before it starts. `may_start_since`: since when further tasks may start: since then, the job no longer waits
-    for others, its `max_running` changed, or fewer of its tasks run than before. `deadline_at`: the time at which the
-    master ends all tasks that are still live. `max_run_s`: the longest time limit of a run; None if a task has none.
-    `ends_within_s`: as in `JobSpecification`. `ttl_after_end_s`: for how many seconds after its end PostgreSQL keeps
-    the job, unless the cell keeps ended jobs for a shorter time.
+    for others, its `max_running` changed, or the first of `max_running` tasks ended. `deadline_at`: the time at which
+    the master ends all tasks that are still live. `max_run_s`: the longest time limit of a run; None if a task has
+    none. `ends_within_s`: as in `JobSpecification`. `ttl_after_end_s`: for how many seconds after its end PostgreSQL
+    keeps the job, unless the cell keeps ended jobs for a shorter time.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -262,7 +262,7 @@ class JobDependency(models.Model):
     class Meta:
         ordering = ["job", "name"]
         constraints = [models.UniqueConstraint(fields=["job", "name"], name="one_dependency_per_name")]
-        indexes = [models.Index(fields=["on"], name="open_dependency", condition=Q(open=True))]
+        indexes = [models.Index(fields=["on", "goal"], name="open_dependency", condition=Q(open=True))]
         verbose_name = _("dependency of a job")
         verbose_name_plural = _("dependencies of jobs")
 

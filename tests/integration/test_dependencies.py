@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from django.db import connection, transaction
@@ -21,7 +23,7 @@ from scheduling.jobs.actions.retry import job_retry
 from scheduling.jobs.dependencies import turn
 from scheduling.jobs.dependencies.turn import dependencies_settle
 from scheduling.jobs.why import explain_job, explain_task, job_sentences
-from scheduling.journal import journal
+from scheduling.journal import group_commit, journal
 from scheduling.journal.sql import query
 from scheduling.master import queue_health
 from scheduling.master.invariants import validate
@@ -207,6 +209,28 @@ def test_an_older_job_does_not_replace_a_rejected_job_of_several_principals(cell
     with transaction.atomic():
         done = submit_and_kill.jobs_submit_for(cell=cell, asked=[(world.principal(who), load), (ann, report)])
     assert [one.outcome for one in done] == ["refused", "refused"]
+
+
+def test_a_batch_that_lost_its_turn_counts_as_rejected(cell, ann, monkeypatch) -> None:
+    """The first batch has more tasks than one transaction may have, so the second one has a turn of its own."""
+    end(submitted(ann, cell, "load"))
+    turns = iter([True])
+
+    @contextmanager
+    def lost_once(cell_id: int) -> Iterator[None]:
+        if next(turns, False):
+            raise group_commit.TurnLost
+        yield
+
+    monkeypatch.setattr(submit_and_kill.group_commit, "bulk_turn", lost_once)
+    files = [
+        world.a_file("load", tasks=journal.CHUNK - 4, priority=0),
+        world.a_file("other", priority=0),
+        world.a_file("report", after={"load": "succeeded"}),
+        world.a_file("last"),
+    ]
+    done = submit_and_kill.jobs_submit_bulk(principal=ann, cell=cell, files=files, tenant="ubar")
+    assert [one.outcome for one in done] == ["refused", "refused", "refused", "submitted"]
 
 
 def test_an_equal_live_job_of_the_request_is_the_one_that_is_meant(cell, ann) -> None:

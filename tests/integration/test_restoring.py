@@ -138,6 +138,21 @@ def test_a_job_that_waited_waits_again_for_the_job_that_came_back(cell, ann) -> 
     assert JobDependency.objects.get(job=live["archive"]).on_id == live["zload"].id
 
 
+def test_a_job_that_waited_never_waits_for_a_newer_job_that_the_restore_ends(cell, ann) -> None:
+    """Both jobs were killed and submitted again with other specs. The restore replaces both, `archive` first."""
+    world.submit(ann, cell, world.a_file("zload"))
+    world.submit(ann, cell, world.a_file("archive", after={"zload": "ended"}))
+    good = fresh(cell).revision
+    for job in Job.objects.order_by("-id"):
+        kill(job)
+    world.submit(ann, cell, world.a_file("zload", priority=0))
+    world.submit(ann, cell, world.a_file("archive", priority=0))
+    assert restore(cell, good).problems == []
+    live = {job.name: job for job in Job.objects.exclude(state="dead")}
+    assert live["archive"].waiting
+    assert JobDependency.objects.get(job=live["archive"]).on_id == live["zload"].id
+
+
 def test_a_job_that_waited_does_not_come_back_without_the_other(cell, ann, tenant) -> None:
     """Set a cell back when the quota is too small for `zload`. The job that waited for it must not start."""
     world.submit(ann, cell, world.a_file("zload"))

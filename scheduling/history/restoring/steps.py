@@ -148,19 +148,23 @@ class Steps:
 
     def _submit_jobs(self, wanted: Sequence[RequestedJob]) -> dict[int, RequestedJob]:
         """Submit jobs again. Return those that are accepted, by their new ids. A job that did not wait for other jobs
-        at the moment to which the cell is set back does not wait for them again.
+        at the moment to which the cell is set back does not wait for them again. A job that waited is rejected as long
+        as one of its other jobs has not come back: a newer job of that name may be about to end.
         """
         known = [job for job in wanted if self._is_known(job, _SUBMIT_IT)]
         found: dict[int, RequestedJob] = {}
         for waiting in (False, True):
             wanted = sorted((job for job in known if job.waiting is waiting), key=_in_order)
-            left = [*self._submit, *(job for one in self._replace for job in one.submit)]
+            if not wanted:
+                continue
+            everything = [*self._submit, *(job for one in self._replace for job in one.submit)]
+            back = {job.id for job in (*self._again.values(), *found.values(), *wanted)}
             done = submit_and_kill.jobs_submit_specs(
                 principal=self._principal,
                 cell=self._cell,
                 specs=[self._spec(job) for job in wanted],
                 binds=waiting,
-                missing={job.key for job in left if job.id in self._rejected},
+                missing={job.key for job in everything if job.id not in back},
             )
             found |= self._accepted(wanted, done)
         return found

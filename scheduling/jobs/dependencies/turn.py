@@ -45,8 +45,13 @@ _DECIDED = """
         SELECT d.id, d.job_id, d.goal, d.name, o.state, o.outcome, o.tasks_up, o.tasks_total, o.tasks_dead,
             o.max_running, o.updating, o.kind
         FROM other AS o JOIN scheduling_jobdependency AS d ON d.on_id = o.id AND d.open
-        WHERE o.state = 'dead' OR (d.goal = 'running' AND NOT o.updating AND o.tasks_up >= least(
-            o.tasks_total - o.tasks_dead, coalesce(nullif(o.max_running, 0), o.tasks_total)))
+        WHERE o.state = 'dead'
+        UNION ALL
+        SELECT d.id, d.job_id, d.goal, d.name, o.state, o.outcome, o.tasks_up, o.tasks_total, o.tasks_dead,
+            o.max_running, o.updating, o.kind
+        FROM other AS o JOIN scheduling_jobdependency AS d ON d.on_id = o.id AND d.open AND d.goal = 'running'
+        WHERE o.state <> 'dead' AND NOT o.updating AND o.tasks_up >= least(
+            o.tasks_total - o.tasks_dead, coalesce(nullif(o.max_running, 0), o.tasks_total))
         UNION ALL
         SELECT d.id, d.job_id, d.goal, d.name, NULL, '', 0, 0, 0, 0, false, ''
         FROM scheduling_jobdependency AS d WHERE d.open AND d.on_id IS NULL
