@@ -129,9 +129,9 @@ def template_dispatch(
     """
     require_tenant(principal, Action.JOB_WRITE, template.tenant.name, template.cell.name)
     row = _read_again(template)
-    _check_revision(row, if_revision, row.name)
     if known := _of_key(row, key):
         return known
+    _check_revision(row, if_revision, row.name)
     for attempt in range(_TRIES):
         number = "" if suffix else str(_next_number(row, take=not dry_run))
         file = template_spec.dispatched(row.name, row.content, given, suffix or number)

@@ -81,6 +81,9 @@ def test_a_repeated_request_submits_one_job(cell, ann) -> None:
     assert JobTemplate.objects.get().last_number == 1
     apply(ann, cell, description="changed")  # a repeated webhook after a change still gets the first job
     assert dispatch(ann, row, key="k1", file="a").pk == first.pk
+    old = templates.revision_of(row)
+    again = templates.template_dispatch(principal=ann, template=row, given={"file": "a"}, key="k1", if_revision=old)
+    assert again.job.pk == first.pk, "also if it repeats the revision of the template that it had"
     spec = world.read(cell, world.a_file("other"))
     job_submit(principal=ann, cell=cell, job_spec=spec, key="k2")
     with pytest.raises(Conflict, match="Idempotency-Key"):
