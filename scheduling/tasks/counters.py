@@ -82,7 +82,9 @@ class CounterChanges:
             " tasks_dead = j.tasks_dead + c.dead, tasks_up = j.tasks_up + c.up,"
             " state = CASE WHEN j.state = 'pending' AND j.tasks_running + c.running > 0 THEN 'running'"
             " ELSE j.state END,"
-            " may_start_since = CASE WHEN j.max_running > 0 AND c.running < 0 THEN %s ELSE j.may_start_since END"
+            # Only if as many tasks ran as may run, a further one could not start before.
+            " may_start_since = CASE WHEN j.max_running > 0 AND c.running < 0 AND j.tasks_running >= j.max_running"
+            " THEN %s ELSE j.may_start_since END"
             " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
             " AS c(id, total, pending, running, dead, up) WHERE j.id = c.id"
             " RETURNING j.id, j.state, j.tasks_total = j.tasks_dead",
