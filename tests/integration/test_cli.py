@@ -389,7 +389,7 @@ def test_waiting_for_an_end_tells_a_failure_from_a_success(ann, cell) -> None:
 def test_waiting_for_names_asks_the_resolver_how_far_they_are(ann, cell, dns_port) -> None:
     ann.out("submit", ann.file(world.a_file(tasks=1)))
     world.bring_up(Job.objects.get(), rows.a_machine(cell))
-    sentence, document = ann.failing("wait", "web", "--for", "visible", "--timeout", "1")
+    sentence, document = ann.failing("wait", "web", "--for", "visible", "--timeout", "4")
     assert (document["code"], "resolver" in sentence) == ("timeout", True), sentence
     resolver = Resolver(dns_port)
     try:
