@@ -152,15 +152,9 @@ def run_name(name: str, due_at: dt.datetime, *, by_hand: bool = False) -> str:
 
 
 def _check_header(file: CronFile, problems: Problems) -> None:
-    if file.apiVersion != API_VERSION:
-        problems.add("apiVersion", f"{file.apiVersion!r} is unknown; this cell reads {API_VERSION!r}")
-    problems.choice("kind", file.kind, (KIND,))
-    problems.label("name", file.name)
+    parser.check_header(file, (KIND,), problems)
     if len(file.name) > MAX_NAME:
         problems.add("name", f"has {len(file.name)} characters; give at most {MAX_NAME}, because runs add their time")
-    for path, value in (("tenant", file.tenant), ("cell", file.cell)):
-        if value:
-            problems.label(path, value)
     problems.choice("overlap", file.overlap, OVERLAPS)
     problems.number("catch_up_s", file.catch_up_s, MIN_CATCH_UP_S, MAX_CATCH_UP_S)
     problems.number("keep_runs", file.keep_runs, 1, MAX_KEPT_RUNS)

@@ -139,15 +139,9 @@ def job_file(name: str, suffix: str, job: Mapping[str, Any], values: Mapping[str
 
 
 def _check_header(file: TemplateFile, problems: Problems) -> None:
-    if file.apiVersion != API_VERSION:
-        problems.add("apiVersion", f"{file.apiVersion!r} is unknown; this cell reads {API_VERSION!r}")
-    problems.choice("kind", file.kind, (KIND,))
-    problems.label("name", file.name)
+    parser.check_header(file, (KIND,), problems)
     if len(file.name) > MAX_NAME:
         problems.add("name", f"has {len(file.name)} characters; give at most {MAX_NAME}, because jobs add a suffix")
-    for path, value in (("tenant", file.tenant), ("cell", file.cell)):
-        if value:
-            problems.label(path, value)
     problems.text("description", file.description, 1_000)
     for name in ("name", "tenant", "cell"):
         if name in file.job:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -115,13 +115,9 @@ def decode(data: bytes | Mapping[str, Any]) -> Any:
 
 
 def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecification | None:
-    if file.apiVersion != API_VERSION:
-        problems.add("apiVersion", f"{file.apiVersion!r} is unknown; this cell reads {API_VERSION!r}")
-    problems.choice("kind", file.kind, KINDS)
-    problems.label("name", file.name)
-    for path, value in (("tenant", file.tenant), ("cell", file.cell), ("alloc_set", file.alloc_set)):
-        if value:
-            problems.label(path, value)
+    check_header(file, KINDS, problems)
+    if file.alloc_set:
+        problems.label("alloc_set", file.alloc_set)
     allocation = file.kind == "AllocSet"
     if allocation and file.alloc_set:
         problems.add("alloc_set", "an alloc set cannot be inside another alloc set; remove this field")
@@ -271,6 +267,32 @@ def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | Non
         return priority, prod
     problems.choice("appclass", file.appclass, (LATENCY_SENSITIVE, BATCH))
     return priority, file.appclass == LATENCY_SENSITIVE
+
+
+class FileHeader(Protocol):
+    """The fields that job files of every kind have."""
+
+    @property
+    def apiVersion(self) -> str: ...  # noqa: N802 - the file's own spelling
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def cell(self) -> str: ...
+
+
+def check_header(file: FileHeader, kinds: Iterable[str], problems: Problems) -> None:
+    """Add a problem for each field of the header that is not valid. `kinds`: the kinds that are accepted."""
+    if file.apiVersion != API_VERSION:
+        problems.add("apiVersion", f"{file.apiVersion!r} is unknown; this cell reads {API_VERSION!r}")
+    problems.choice("kind", file.kind, kinds)
+    problems.label("name", file.name)
+    for path, value in (("tenant", file.tenant), ("cell", file.cell)):
+        if value:
+            problems.label(path, value)
 
 
 def check_labels(labels: dict[str, Any], problems: Problems, *, stored: bool = False) -> None:

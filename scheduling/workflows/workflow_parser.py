@@ -20,7 +20,7 @@ from quota.vocabulary.errors import Rejected
 from scheduling.spec import parser
 from scheduling.spec.field_errors import Problems, convert, rejection
 from scheduling.spec.job_spec import JobSpecification
-from scheduling.spec.schema import API_VERSION, SERVICE_LABEL
+from scheduling.spec.schema import SERVICE_LABEL
 from scheduling.spec.task_spec import MAX_ENV_BYTES
 from scheduling.workflows import graph_rules
 from scheduling.workflows.graph_rules import Condition, CycleFound
@@ -98,13 +98,7 @@ def parse(data: bytes | Mapping[str, Any], *, limits: parser.CellLimits) -> Work
 
 
 def _check_header(file: WorkflowFile, problems: Problems) -> None:
-    if file.apiVersion != API_VERSION:
-        problems.add("apiVersion", f"{file.apiVersion!r} is unknown; this cell reads {API_VERSION!r}")
-    problems.choice("kind", file.kind, (KIND,))
-    problems.label("name", file.name)
-    for path, value in (("tenant", file.tenant), ("cell", file.cell)):
-        if value:
-            problems.label(path, value)
+    parser.check_header(file, (KIND,), problems)
     problems.number("parallel", file.parallel, 1, MAX_NODES)
     problems.number("keep_s", file.keep_s, 0, MAX_KEEP_S)
     parser.check_labels(file.labels, problems)

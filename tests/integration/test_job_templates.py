@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -121,7 +122,11 @@ def test_a_large_dispatch_makes_several_transactions(cell, ann, monkeypatch) -> 
     row = selectors.template_named(ann, cell, "ubar", apply(ann, cell).template.name)
     job = dispatch(ann, row, file="a", size=8)
     assert Task.objects.filter(job=job).count() == 8
-    assert Event.objects.filter(kind="tasks.added").values("revision").distinct().count() >= 1
+    created: Counter[int] = Counter()
+    for event in Event.objects.filter(job_id=job.pk, kind__in=("job.submitted", "tasks.added")):
+        ranges = [one for group in event.data["groups"] for one in group["ranges"]]
+        created[event.revision] += sum(last - first + 1 for first, last in ranges)
+    assert sorted(created.values()) == [2, 3, 3]
 
 
 def test_a_form_or_request_of_an_older_version_is_rejected(cell, ann) -> None:
