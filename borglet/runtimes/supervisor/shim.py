@@ -257,10 +257,10 @@ class TaskSupervisor:
             proctable.send_signal(pid, number)
 
     def _kill_everything(self) -> None:
+        # Stopped processes cannot fork before the kill. Nor can they end by themselves because a fork is forbidden.
+        self._signal_everything(signal.SIGSTOP)
         if self.launch.groups:
             cgroupfs.kill(self.launch.groups)
-        else:
-            self._signal_everything(signal.SIGSTOP)  # stopped processes cannot fork before the kill
         self._signal_everything(signal.SIGKILL)
 
     # -- ending

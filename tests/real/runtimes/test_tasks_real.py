@@ -187,6 +187,21 @@ async def test_a_task_that_ignores_sigterm_is_killed_after_the_notice(machine: M
         assert end.exit.notice == "short"  # the task had a notice of ten seconds
 
 
+async def test_a_task_that_forks_all_the_time_is_killed_and_does_not_end_by_itself(machine: Machine) -> None:
+    """Before the kill, its control group forbids forks. The shell must not see that, because it would end."""
+    forking = "trap '' TERM; echo up; while :; do (:); done"
+    async with machine.runtime() as runtime:
+        for incarnation in range(1, 7):
+            task = key(incarnation=incarnation)
+            await runtime.start(a_task("sh", "-c", forking, key=task), run=1)
+            await line_of(runtime, task)
+            await runtime.stop(task, notice_s=0.05, cause=EndCause.STOPPED)
+            end = await end_of(runtime)
+            assert end.exit is not None
+            assert (end.exit.signal, end.exit.status) == (signal.SIGKILL, None)
+            await runtime.remove(task)
+
+
 @pytest.mark.parametrize(
     "asked_s, given_s, obeys, delivered",
     [(10, 10, True, "full"), (0.2, 0.2, False, "full"), (10, 0, False, "none"), (10, 9, True, "full")],
@@ -319,18 +334,17 @@ async def test_a_user_is_taken_on_by_root_and_refused_by_others(machine: Machine
 async def test_a_start_is_quick(machine: Machine) -> None:
     """Measure the time from the call to the task's exec.
 
-    The budget is 60 ms (26 ms measured). A container may take 40 ms more, of which the engine takes 12 ms. The test
-    allows 120 ms, and 300 ms for a container, because the machine may be busy.
+    An idle machine takes 26 ms, and 66 ms for a container, of which the engine takes 12 ms. One of twenty starts must
+    take at most ten times as long, because the machine may be busy.
     """
-    took = []
+    limit_s, took = 0.66 if machine.contained else 0.26, []
     async with machine.runtime() as runtime:
-        for index in range(5):
+        while not took or took[-1] >= limit_s:
+            assert len(took) < 20, took
             began = time.monotonic()
-            await runtime.start(a_task("true", key=key(index)), run=1)
+            await runtime.start(a_task("true", key=key(len(took))), run=1)
             took.append(time.monotonic() - began)
-        for _ in range(5):
             await end_of(runtime)
-    assert min(took) < (0.3 if machine.contained else 0.12)
 
 
 async def test_usage_is_measured(machine: Machine) -> None:
