@@ -21,7 +21,7 @@ import msgspec
 
 from borglet.messages import NO_USAGE, EndCause, Exit, Phase, Refusal, RunTask, TaskKey
 from borglet.runtimes.base.runtime import Presence
-from borglet.state import events, restarts, stopping
+from borglet.state import events, local_restarts, stopping
 from borglet.state.desired import differs_in_place, refusal_of
 from borglet.state.health_restarts import probe_answered
 from borglet.state.incarnations import Incarnation
@@ -232,8 +232,8 @@ class AgentState(Holdings):
         if inc.key not in self.run:
             inc.step(PhaseStep.FINISH, now=now)
             return
-        decision = restarts.decide(inc.task.restart, exit_, inc.failures, now=now)
-        if isinstance(decision, restarts.Again):
+        decision = local_restarts.decide(inc.task.restart, exit_, inc.failures, now=now)
+        if isinstance(decision, local_restarts.Again):
             inc.failures, inc.start_at = decision.failures, decision.at
             inc.step(PhaseStep.RETRY, now=now)
             return

@@ -150,7 +150,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "portal.http.request_ids.RequestMiddleware",
-    "portal.signed_in.SignedInMiddleware",
+    "portal.second_factor_gate.SecondFactorMiddleware",
 ]
 BORG_OIDC_URL, BORG_OIDC_NAME = env.text("BORG_OIDC_URL"), env.text("BORG_OIDC_NAME")
 OIDC_APP = "allauth.socialaccount.providers.openid_connect"

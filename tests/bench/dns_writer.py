@@ -99,7 +99,7 @@ class Writer:
         """Write reports of ten machines about one task each, with the function of the link shard."""
         from scheduling.core.vocabulary.states import Observation
         from scheduling.link.shard import writer
-        from scheduling.link.views.diff import ReportChanges
+        from scheduling.link.views.report_changes import ReportChanges
 
         up = health == "healthy"
         news = [

@@ -155,7 +155,7 @@ class _Cell:
         """Connect all machines to the shard. Each machine runs its tasks, and some of these are unstable."""
         from borglet.messages import TaskKey
         from scheduling.link.shard.connection import Connection
-        from scheduling.link.views.diff import ExpectedTask, View
+        from scheduling.link.views.report_changes import ExpectedTask, View
 
         tasks = self.state.tasks
         self.slots = np.flatnonzero(tasks.machine >= 0)

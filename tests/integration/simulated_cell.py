@@ -27,7 +27,7 @@ from scheduling.journal import journal
 from scheduling.link.shard import writer
 from scheduling.link.shard.writer import MachineReportChanges
 from scheduling.link.views.desired import Loaded, Specs, load
-from scheduling.link.views.diff import compare
+from scheduling.link.views.report_changes import compare
 from scheduling.master.commit import CommitOutcome, commit
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Machine

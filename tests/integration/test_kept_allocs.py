@@ -21,7 +21,7 @@ from scheduling.jobs import submit_and_kill
 from scheduling.journal import journal
 from scheduling.link.shard.writer import MachineReportChanges, apply
 from scheduling.link.views.desired import Specs, load
-from scheduling.link.views.diff import ReportChanges, compare
+from scheduling.link.views.report_changes import ReportChanges, compare
 from scheduling.machines import machines
 from scheduling.master.invariants import validate
 from scheduling.master.snapshot import load_state

@@ -22,8 +22,8 @@ from scheduling.core.reclamation.cycle import EVERY_S
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
-from scheduling.link.views.diff import ExpectedTask, View
 from scheduling.link.views.last_report import merge_report
+from scheduling.link.views.report_changes import ExpectedTask, View
 from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
 from scheduling.master.reclamation import Reclaimer, jobs_without_reclamation

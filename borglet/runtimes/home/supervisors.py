@@ -49,7 +49,7 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
             (os.POSIX_SPAWN_DUP2, answer_writer, 1),
             (os.POSIX_SPAWN_OPEN, 2, str(directory.path / "supervisor.log"), LOG_FLAGS, 0o600),
         ]
-        pid = interpreters.spawn("shim", "borg-task", directory.name, file_actions=actions)
+        pid = interpreters.spawn("task_supervisor", "borg-task", directory.name, file_actions=actions)
     except OSError as error:
         os.close(writer)
         os.close(answer)

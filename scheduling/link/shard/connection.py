@@ -22,9 +22,9 @@ from borglet.messages import (
     encode,
 )
 from scheduling.link.shard.secret_rotation import Rotation
-from scheduling.link.views.diff import View
 from scheduling.link.views.flaps import FlapDamper
 from scheduling.link.views.last_report import LastReport
+from scheduling.link.views.report_changes import View
 from scheduling.machines.poll_times import EarlyAnswerPace
 
 log = structlog.get_logger(__name__)

@@ -12,8 +12,8 @@ from borglet.messages import Phase, Refusal, Report, UsageWindow, WireReport
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.roster import Roster
 from scheduling.link.shard.writer import MachineReportChanges
-from scheduling.link.views.diff import ReportChanges, compare
 from scheduling.link.views.last_report import merge_report
+from scheduling.link.views.report_changes import ReportChanges, compare
 from scheduling.machines.poll_times import GAP_S, early_rate
 from scheduling.usage import usage_windows
 from scheduling.usage.usage_windows import TaskWindow

@@ -28,8 +28,8 @@ from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import execute, query
-from scheduling.link.views.diff import ReportChanges, UnknownIncarnation, exit_json, storable_text
-from scheduling.link.views.ended_runs import judge
+from scheduling.link.views.exit_verdict import judge
+from scheduling.link.views.report_changes import ReportChanges, UnknownIncarnation, exit_json, storable_text
 from scheduling.machines.credentials import DIGEST_LENGTH, is_hex, secret_digest, secrets_renewed
 from scheduling.machines.facts import CLAIMED, counted
 from scheduling.machines.machines import DOWN, machines_return, publish_capacity, quarantine_set, set_facts

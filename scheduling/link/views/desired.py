@@ -2,7 +2,7 @@
 
     tasks running there ─┐                              ┌─► Desired ─► the Borglet
     tasks to stop there ─┼─ load(cell, machine ids) ─► Loaded
-    quarantine released ─┘                              └─► View ─► compared with reports (`views.diff`)
+    quarantine released ─┘                              └─► View ─► compared with reports (`views.report_changes`)
 
 Without a snapshot, a task that is just being stopped could be missing in both lists, `run` and `stop`.
 """
@@ -29,8 +29,8 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.journal.sql import execute, query
 from scheduling.link.views import kept_allocs
-from scheduling.link.views.diff import ExpectedTask, View, exit_mark
 from scheduling.link.views.kept_allocs import MachineTasks, task_key
+from scheduling.link.views.report_changes import ExpectedTask, View, exit_mark
 from scheduling.models import Cell, JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.secrets import known_secrets, spec_rules

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from borglet.messages import Health
 from scheduling.core.vocabulary.states import Observation
-from scheduling.link.views.diff import View
+from scheduling.link.views.report_changes import View
 
 BURST = 12
 REFILL_S = 600.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from borglet.messages import RestartPolicy, RunAlloc, RunTask, StopTask, TaskKey
 from quota.vocabulary.resources import as_mapping
-from scheduling.link.views.diff import View
+from scheduling.link.views.report_changes import View
 from scheduling.models import KeptAlloc
 from scheduling.spec import job_spec
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from borglet.messages import MalformedMessage, Phase, Report, Usage, WireReport, opened
-from scheduling.link.views.diff import View
+from scheduling.link.views.report_changes import View
 from scheduling.usage.measured import MeasuredUsage
 
 _COLUMNS = len(Usage.__struct_fields__)

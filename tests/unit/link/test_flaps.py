@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from borglet.messages import TaskKey
 from scheduling.core.vocabulary.states import Observation
-from scheduling.link.views.diff import ExpectedTask, View
 from scheduling.link.views.flaps import BURST, REFILL_S, STEADY_MOST_S, STEADY_S, FlapDamper
+from scheduling.link.views.report_changes import ExpectedTask, View
 
 KEY = TaskKey("a" * 32, 0, 3)
 

@@ -1,4 +1,4 @@
-"""Work for requests of signed-in people: SREs must use a second factor, and the last use of a session is recorded."""
+"""Middleware: SREs must use a second factor, and the last use of a session is recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPEN = {
 }
 
 
-class SignedInMiddleware:
+class SecondFactorMiddleware:
     """A middleware for requests with a session.
 
     If an SRE must first set up or use a second factor, people get a redirect to the page for it, and programs the

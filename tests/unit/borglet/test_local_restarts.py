@@ -7,8 +7,8 @@ import math
 import pytest
 
 from borglet.messages import EndCause, Exit, Health
-from borglet.state import health_watch, restarts
-from borglet.state.restarts import Again, Final
+from borglet.state import health_watch, local_restarts
+from borglet.state.local_restarts import Again, Final
 from tests.unit.borglet.builders import check, exited, killed, policy
 
 
@@ -35,30 +35,30 @@ from tests.unit.borglet.builders import check, exited, killed, policy
     ],
 )
 def test_the_policy_decides_which_ends_are_followed_by_a_start(on: str, exit_: Exit, again: bool) -> None:
-    assert isinstance(restarts.decide(policy(on=on), exit_, (), now=10.0), Again) is again
+    assert isinstance(local_restarts.decide(policy(on=on), exit_, (), now=10.0), Again) is again
 
 
 def test_delays_double_up_to_the_most_and_the_crash_loop_is_reported_with_its_figures() -> None:
     rule = policy(max_failures=5, window_s=300.0, backoff_s=0.5, backoff_max_s=3.0)
     now, failures, delays = 100.0, (), []
     for _ in range(5):
-        decision = restarts.decide(rule, exited(1), failures, now=now)
+        decision = local_restarts.decide(rule, exited(1), failures, now=now)
         assert isinstance(decision, Again)
         delays.append(decision.at - now)
         now, failures = decision.at, decision.failures
     assert delays == [0.5, 1.0, 2.0, 3.0, 3.0]
-    assert restarts.decide(rule, exited(1), failures, now=now) == Final(
+    assert local_restarts.decide(rule, exited(1), failures, now=now) == Final(
         crash_loop=True, detail="crash loop: 6 failures within 300 s, more than the 5 allowed"
     )
 
 
 def test_failures_outside_the_window_are_forgotten() -> None:
     rule = policy(max_failures=2, window_s=60.0)
-    assert restarts.decide(rule, exited(1), (0.0, 1.0, 2.0), now=100.0) == Again(100.5, (100.0,))
+    assert local_restarts.decide(rule, exited(1), (0.0, 1.0, 2.0), now=100.0) == Again(100.5, (100.0,))
 
 
 def test_blameless_ends_count_for_nothing() -> None:
-    assert restarts.decide(policy(), killed(EndCause.STOPPED), (99.0,), now=100.0) == Again(100.0, (99.0,))
+    assert local_restarts.decide(policy(), killed(EndCause.STOPPED), (99.0,), now=100.0) == Again(100.0, (99.0,))
 
 
 def test_failures_within_grace_do_not_count_and_are_asked_about_fast() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from borglet.messages import EndCause, Exit, Health, Phase, Removal, Report, TaskKey, TaskReport
 from scheduling.core.vocabulary.states import Observation
-from scheduling.link.views.diff import (
+from scheduling.link.views.exit_verdict import TaskExit
+from scheduling.link.views.report_changes import (
     ExpectedTask,
     IncarnationGone,
     ReportChanges,
@@ -18,7 +19,6 @@ from scheduling.link.views.diff import (
     View,
     compare,
 )
-from scheduling.link.views.ended_runs import TaskExit
 
 HISTORY, GENERATION = "h1", "g1"
 KEY = TaskKey("a" * 32, 0, 3)

@@ -20,7 +20,7 @@ import msgspec
 
 from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, TaskReport
 from scheduling.core.vocabulary.states import Observation
-from scheduling.link.views.ended_runs import TaskExit
+from scheduling.link.views.exit_verdict import TaskExit
 
 # Most removals that are handled per report. The next report contains the others again.
 MAX_REMOVALS = 4

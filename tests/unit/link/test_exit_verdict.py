@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from borglet.messages import EndCause, Exit
-from scheduling.link.views.ended_runs import ExitVerdict, TaskExit, describe, judge
+from scheduling.link.views.exit_verdict import ExitVerdict, TaskExit, describe, judge
 
 OK = Exit(EndCause.EXITED, 1.0, status=0)
 BAD = Exit(EndCause.EXITED, 1.0, status=3)
