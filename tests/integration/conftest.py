@@ -51,6 +51,20 @@ def shared_portal(django_db_setup, tmp_path_factory):
         yield url
 
 
+@pytest.fixture(scope="module")
+def kept_world(django_db_setup, django_db_blocker):
+    """Yield the rows of `portal_world` for all tests of a module in which no test commits. Each test rolls back its own
+    changes.
+    """
+    from django.db import transaction
+
+    from tests.integration import portal_world
+
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield portal_world.make()
+        transaction.set_rollback(True)
+
+
 @pytest.fixture
 def machine(cell):
     from tests.integration import rows

@@ -1,101 +1,69 @@
 """Tests of bad input: a clear error names the field, and no row, revision or token changes.
 
-Most requests are answered in this process. Where the server itself decides (bodies, bytes on the wire), they go to the
-real web process. `test_link.py` and `test_join.py` test more input from machines.
+Requests are answered in this process. `test_bad_input_wire.py` sends others to the real web process. `test_link.py` and
+`test_join.py` test input from machines.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import http.client
 import json
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from django.apps import apps
 from django.core.cache import cache
-from django.db import connection, transaction
+from django.db import transaction
 from django.test import Client
-from websockets.exceptions import InvalidStatus
+from pytest_django.plugin import DjangoDbBlocker
 
-from borglet.messages import Health, Phase, Refusal, TaskKey, TaskReport
 from quota import clock
 from quota.admission import published_capacity
-from quota.models import Token
-from quota.tenancy.tokens import token_issue
-from quota.vocabulary.permissions import Scope, system
+from quota.models import Tenant, Token
 from scheduling.journal import journal
-from scheduling.machines.joining import join_token_issue
-from tests.integration import portal_server, rows, world
-from tests.integration.link_world import Played, running_link
+from scheduling.models import Cell
+from tests.integration import rows, world
+from tests.integration.row_counts import row_counts
 
 pytestmark = pytest.mark.django_db
-# The real server reads only committed rows.
-committed = pytest.mark.django_db(transaction=True)
 JSON = "application/json"
 CC = "/api/v1/cells/cc/"
 JOBS, WEB = f"{CC}jobs/", f"{CC}jobs/ubar/web/"
-BODY_BYTES = 200_000
 HUGE = "9" * 400
 
 
 @pytest.fixture(scope="module")
-def portal(django_db_setup, tmp_path_factory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("portal") / "log"
-    with portal_server.running(log, BORG_MAX_BODY_BYTES=str(BODY_BYTES)) as url:
-        yield url
+def cell(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Cell]:
+    """Yield one cell with a job for all tests of this module. Each test rolls back its own changes."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
+        rows.grant(tenant, cell, "production")
+        rows.a_machine(cell)
+        with transaction.atomic():
+            published_capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
+        world.submit(world.principal("ann", tenant=tenant), cell, world.a_file())
+        yield cell
+        transaction.set_rollback(True)
 
 
-@pytest.fixture
-def cell():
-    return rows.a_cell()
-
-
-@pytest.fixture
-def tenant(cell):
-    cache.clear()  # forget the attempts to sign in
-    tenant = rows.a_tenant("ubar")
-    rows.grant(tenant, cell, "production")
-    rows.a_machine(cell)
-    with transaction.atomic():
-        published_capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
-    return tenant
-
-
-@pytest.fixture
-def job(cell, tenant):
-    return world.submit(world.principal("ann", tenant=tenant), cell, world.a_file())
-
-
-@pytest.fixture
-def root(job) -> Client:
+@pytest.fixture(scope="module")
+def everywhere(cell) -> Client:
     """Return a client of a user who may do everything, so that only bad input can cause a rejection."""
-    world.a_user("ann", tenant=job.tenant)
-    return world.bearer(world.a_user("root", tenant=job.tenant, sre=True))
+    return world.bearer(world.a_user("root", tenant=rows.a_tenant("ubar"), sre=True))
+
+
+@pytest.fixture
+def root(everywhere) -> Client:
+    cache.clear()  # forget the attempts to sign in
+    return everywhere
 
 
 @pytest.fixture
 def unchanged(cell, root) -> Iterator[None]:
     """Check after the test that the number of rows of each table and the cell's revision have not changed."""
-    before, revision = _rows(), journal.newest(cell.id)
+    before, revision = row_counts(), journal.newest(cell.id)
     yield
-    assert (_rows(), journal.newest(cell.id)) == (before, revision)
-
-
-def _rows() -> dict[str, int]:
-    """Return the number of rows of each table, by name of the table."""
-    tables = {
-        model._meta.db_table
-        for app in ("quota", "scheduling", "auth")
-        for model in apps.get_app_config(app).get_models()
-        if model._meta.managed
-    }
-    counts = " UNION ALL ".join(f"SELECT '{table}', count(*) FROM \"{table}\"" for table in sorted(tables))
-    with connection.cursor() as cursor:
-        cursor.execute(counts)
-        return dict(cursor.fetchall())
+    assert (row_counts(), journal.newest(cell.id)) == (before, revision)
 
 
 def refused(answer: Any, *, status: int | None = None) -> dict[str, Any]:
@@ -226,10 +194,10 @@ def test_what_does_not_exist_is_named(root, unchanged, path, wrong) -> None:
     assert wrong in refused(root.post(path, job_text(tenant="nobody"), content_type=JSON), status=404)["fields"]
 
 
-def test_a_missing_and_a_foreign_and_a_revoked_token_do_nothing(job, cell) -> None:
+def test_a_missing_and_a_foreign_and_a_revoked_token_do_nothing(root, cell) -> None:
     revoked = world.bearer(world.a_user("ann"))
     Token.objects.update(revoked_at="2026-01-01T00:00:00Z")
-    before, revision = _rows(), journal.newest(cell.id)
+    before, revision = row_counts(), journal.newest(cell.id)
     headers = ["Bearer borg_x_y", "Bearer nonsense", "Bearer", "Basic YTpi", "Bearer \xff\x00"]
     for client in (revoked, Client(), *(Client(headers={"authorization": header}) for header in headers)):
         for answer in (
@@ -238,12 +206,12 @@ def test_a_missing_and_a_foreign_and_a_revoked_token_do_nothing(job, cell) -> No
             client.post(f"{CC}machines/m1:drain", {"reason": "x"}, content_type=JSON),
         ):
             assert refused(answer, status=401)["code"] in ("not-authenticated", "authentication-failed")
-    assert (_rows(), journal.newest(cell.id)) == (before, revision)
+    assert (row_counts(), journal.newest(cell.id)) == (before, revision)
 
 
-def test_the_token_of_another_tenant_sees_and_changes_nothing(job, root, cell) -> None:
+def test_the_token_of_another_tenant_sees_and_changes_nothing(root, cell) -> None:
     other = world.bearer(world.a_user("eve", tenant=rows.a_tenant("other")))
-    before, revision = _rows(), journal.newest(cell.id)
+    before, revision = row_counts(), journal.newest(cell.id)
     for answer in (
         other.get(WEB),
         other.delete(WEB),
@@ -254,7 +222,7 @@ def test_the_token_of_another_tenant_sees_and_changes_nothing(job, root, cell) -
         other.post(JOBS, job_text(tenant="ubar"), content_type=JSON),
     ):
         assert refused(answer, status=404)["code"] == "not-found"
-    assert (_rows(), journal.newest(cell.id)) == (before, revision)
+    assert (row_counts(), journal.newest(cell.id)) == (before, revision)
 
 
 BAND = {"low": 100, "high": 119, "prod": False, "preempts_within": True}
@@ -560,114 +528,15 @@ def test_too_many_jobs_at_once_are_refused_together(root, unchanged, settings) -
     assert (body["code"], body["figures"]) == ("too-many-jobs", {"jobs": 3, "most": 2})
 
 
-def test_too_many_jobs_of_a_tenant_are_refused_with_the_number(root, cell, job) -> None:
+def test_too_many_jobs_of_a_tenant_are_refused_with_the_number(root, cell) -> None:
     """A job beyond the tenant's limit of jobs is rejected, and the only change is an event in the journal."""
-    job.tenant.max_jobs = 1
-    job.tenant.save()
-    before = _rows()
+    Tenant.objects.filter(name="ubar").update(max_jobs=1)
+    before = row_counts()
     body = refused(root.post(JOBS, job_text(), content_type=JSON), status=403)
     assert (body["code"], body["figures"]) == ("too-many-jobs", {"live": 1, "most": 1})
-    assert {name for name, number in _rows().items() if number != before[name]} == {"scheduling_event"}
+    assert {name for name, number in row_counts().items() if number != before[name]} == {"scheduling_event"}
 
 
-class Wire:
-    """A connection to the real web process that sends requests which no client library would send."""
-
-    def __init__(self, url: str, secret: str) -> None:
-        self.connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
-        self.headers = {"Authorization": f"Bearer {secret}", "Content-Type": JSON}
-
-    def post(self, path: str, body: Any, **headers: str) -> tuple[int, str, dict[str, Any]]:
-        chunked = not isinstance(body, bytes)
-        self.connection.request("POST", path, body, {**self.headers, **headers}, encode_chunked=chunked)
-        answer = self.connection.getresponse()
-        text = answer.read()
-        self.connection.close()
-        return answer.status, answer.headers["content-type"], json.loads(text)
-
-
-@pytest.fixture
-def wire(portal, root) -> Wire:
-    user = world.a_user("root")
-    scopes = [scope.value for scope in Scope]
-    return Wire(portal, token_issue(principal=system("test"), user=user, name="wire", scopes=scopes)[1])
-
-
-@committed
-@pytest.mark.parametrize("path", [JOBS, f"{CC}jobs:bulk", f"{WEB}kill/", f"{WEB}update/", "/api/v1/tokens/"])
-def test_a_body_too_large_is_a_413_of_the_real_server(wire, cell, path) -> None:
-    before, revision = _rows(), journal.newest(cell.id)
-    large = b'{"name": "' + b"x" * BODY_BYTES + b'"}'
-    in_parts = iter([large[: BODY_BYTES // 2], large[BODY_BYTES // 2 :]])
-    for body in (large, in_parts):
-        status, kind, problem = wire.post(path, body)
-        assert (status, kind, problem["code"]) == (413, "application/problem+json", "too-large")
-    assert (_rows(), journal.newest(cell.id)) == (before, revision)
-
-
-@committed
-def test_a_body_of_unknown_length_is_read_all_the_same(wire, cell) -> None:
-    """A body without a Content-Length header is read. If it were ignored, the first request would kill all tasks."""
-    status, _, answer = wire.post(f"{WEB}kill/?dry_run=1", iter([b'{"indexes"', b": [1]}"]))
-    assert (status, answer["killed"]) == (200, 1)
-    status, _, answer = wire.post(JOBS, iter([job_text()[:9].encode(), job_text()[9:].encode()]))
-    assert (status, answer["outcome"]) == (201, "submitted")
-
-
-@committed
-def test_bytes_that_are_not_text_reach_the_real_server_and_change_nothing(wire, cell) -> None:
-    before, revision = _rows(), journal.newest(cell.id)
-    cases = [
-        (JOBS, b"\xff\xfe{", 422),
-        (f"{WEB}kill/", b'{"reason": "\xff"}', 400),
-        (f"{CC}jobs:bulk", b"[" * 60_000, 422),
-        (f"{WEB}kill/", b"[" * 60_000, 400),
-        (JOBS, job_text(labels={"a": "\0"}).encode(), 422),
-        (f"{WEB}kill/", b'{"reason": "a\\u0000b"}', 422),
-        (f"{WEB}kill/", b'{"reason": "\\ud800"}', 422),
-    ]
-    for path, body, status in cases:
-        answered = wire.post(path, body)
-        assert (answered[0], answered[1]) == (status, "application/problem+json"), (path, body[:60], answered)
-    assert wire.post(JOBS, b"a: 1", **{"Content-Type": "text/yaml"})[0] == 415
-    assert (_rows(), journal.newest(cell.id)) == (before, revision)
-
-
-@committed
-def test_a_machine_that_lies_or_stammers_changes_nothing(cell) -> None:
-    """Wrong secrets, used tokens, half messages and a report from before a restore change no row and no revision."""
-    with running_link() as link, link.machine(cell) as liar, link.machine(cell, "m2") as stammerer:
-        for machine in (liar, stammerer):
-            machine.report(machine.poll_with_desired())
-        token = join_token_issue(principal=rows.ME, cell=cell)
-        assert link.join(token, "m3")[0] == 200
-        before, revision = _rows(), journal.newest(cell.id)
-        for hostname in ("m1", "m2", "nobody"):
-            with pytest.raises(InvalidStatus) as caught:
-                link.dial(hostname, "wrong")
-            assert caught.value.response.status_code == 401
-        for status, problem, field in (
-            (*link.join(token, "m4"), "token"),
-            (*link.join("nonsense", "m4"), "token"),
-            (*link.request("POST", "/join", b'{"token": "t", "hos'), "body"),
-        ):
-            assert status in (403, 422)
-            assert list(problem["fields"]) == [field]
-        stranger = TaskReport(TaskKey("f" * 32, 0, 1), "cc/ubar/none/0", Phase.UP, Health.UNKNOWN)
-        liar.report(liar.poll(), stranger, history_id="0" * 32)
-        stammerer.socket.send('{"type":"report","session":1,"seq')
-        refusals = [(answer.code, answer.field) for answer in (_refusal(liar), _refusal(stammerer))]
-        assert refusals == [("other-history", "history_id"), ("malformed", "message")]
-        assert (_rows(), journal.newest(cell.id)) == (before, revision)
-
-
-def _refusal(machine: Played) -> Refusal:
-    while not isinstance(answer := machine.receive(), Refusal):
-        pass
-    return answer
-
-
-@pytest.mark.django_db
 @pytest.mark.parametrize("address", ["/cells/c%00/", "/jobs/?state=%00", "/admin/scheduling/job/?q=%00"])
 def test_a_page_whose_address_holds_a_nul_is_refused_in_words(address: str) -> None:
     answer = Client().get(address)

@@ -5,6 +5,7 @@ Their number of queries does not depend on the number of rows.
 
 from __future__ import annotations
 
+import copy
 import html
 import time
 
@@ -36,8 +37,8 @@ ROLES = ["viewer", "operator", "owner", "sre"]
 
 
 @pytest.fixture
-def world():
-    return portal_world.make()
+def world(kept_world):
+    return copy.deepcopy(kept_world)
 
 
 @pytest.mark.parametrize("path", [*OPEN, *OF_THE_TENANT, JOB + "kill/", JOB + "undo/"])
