@@ -431,8 +431,7 @@ class Simulation:
         preset = PRESETS[settings.cell.reclamation]
         # The estimate counts at most `LONGEST_S` between two samples. Usage is the same within a window.
         parts = max(1, math.ceil(settings.look_every_s / LONGEST_S))
-        for _ in range(parts):
-            found = self._history.look(tasks, samples, preset, passed_s=settings.look_every_s / parts)
+        found = self._history.look(tasks, samples, preset, passed_s=settings.look_every_s / parts, times=parts)
         relief = shortages(state, found, demand, self._prod, settings.cell.shortage_at)
         due = self._pace.due(tasks, samples, found, passed_s=settings.look_every_s)
         for changes in changes_due(state, found, due):

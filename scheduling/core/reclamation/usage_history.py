@@ -134,13 +134,21 @@ class UsageHistory:
         self._arrays, self._out = moved._arrays, moved._out
 
     def look(
-        self, tasks: TaskTable, samples: Samples, preset: Preset, *, passed_s: float, fixed_jobs: Bools | None = None
+        self,
+        tasks: TaskTable,
+        samples: Samples,
+        preset: Preset,
+        *,
+        passed_s: float,
+        times: int = 1,
+        fixed_jobs: Bools | None = None,
     ) -> Reservations:
         """Process the samples that were measured since the last call, which was `passed_s` seconds ago. Return the
         new reservations.
 
-        `tasks` is not changed. `fixed_jobs` [J]: whether reclamation is switched off for the job in each slot. Raises
-        `ValueError` if the arrays in `samples` differ in length, or if `passed_s` is negative.
+        `tasks` is not changed. `times`: process the samples so many times, each time `passed_s` seconds later.
+        `fixed_jobs` [J]: whether reclamation is switched off for the job in each slot. Raises `ValueError` if the
+        arrays in `samples` differ in length, or if `passed_s` is negative.
         """
         number = len(samples.task_id)
         if len(samples.incarnation) != number or samples.demand.shape != (number, len(KINDS)):
@@ -169,7 +177,8 @@ class UsageHistory:
             job_fixed=fixed_jobs if fixed_jobs is not None else np.zeros(len(tasks.job_at), dtype=np.bool_),
         )
         how = _how(preset, min(passed_s, LONGEST_S))
-        reservations.estimate(reserved, self._arrays, samples.demand, sample, how, out)
+        for _ in range(times):
+            reservations.estimate(reserved, self._arrays, samples.demand, sample, how, out)
         return Reservations(
             slots=slots,
             wanted=out.wanted,
