@@ -133,7 +133,7 @@ def _decide(
 def _bounded(state: CellState, assignments: tuple[Assignment, ...]) -> frozenset[int]:
     """Return the ids of the jobs with assignments that have a `max_running`."""
     tasks = state.tasks
-    if not tasks.job_max_running.any():
+    if not tasks.bounded:
         return frozenset()
     return frozenset(one.job_id for one in assignments if tasks.jobs[one.job_id].max_running)
 
@@ -158,7 +158,6 @@ def _best_attempt(
 
     def attempt(slots: Rows) -> tuple[GroupedQueue, Tables, tuple[Booking, ...]]:
         slots = oldest_gangs_first(state.tasks, slots)
-        rng.bit_generator.state = began
         sorting = sort_into_groups(state, policy, slots, now=now, cores=held is not None)
         tables = tables_of(state, policy, sorting, free, memory, rng, held)
         bookings: tuple[Booking, ...] = ()
@@ -174,6 +173,11 @@ def _best_attempt(
             memory.invalidate(tables.placed.machine[tables.placed.machine >= 0])
         return sorting, tables, bookings
 
+    def again(slots: Rows) -> tuple[GroupedQueue, Tables, tuple[Booking, ...]]:
+        rng.bit_generator.state = began
+        memory.invalidate(everywhere)
+        return attempt(slots)
+
     sorting, tables, bookings = attempt(slots)
     machine = tables.placed.machine
     slots = sorting.slots
@@ -182,8 +186,7 @@ def _best_attempt(
     best, most, last = slots, placed_by_priority(state.tasks, slots, machine), slots
     for _ in range(ATTEMPTS - 1):
         last = unplaced_first(state.tasks, last, machine)
-        memory.invalidate(everywhere)
-        sorting, tables, bookings = attempt(last)
+        sorting, tables, bookings = again(last)
         last, machine = sorting.slots, tables.placed.machine
         number = placed_by_priority(state.tasks, last, machine)
         if number > most:
@@ -192,8 +195,7 @@ def _best_attempt(
             break
     if best is last:
         return sorting, tables, bookings
-    memory.invalidate(everywhere)
-    return attempt(best)
+    return again(best)
 
 
 def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot) -> tuple[Assignment, ...]:
@@ -201,16 +203,16 @@ def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken:
     port numbers that this pass has assigned so far. This call adds the new ones to `taken`.
     """
     placed, tasks, machines = tables.placed, state.tasks, state.machines
-    where = np.flatnonzero(placed.machine >= 0)
+    where = (placed.machine >= 0).nonzero()[0]
     identities = tasks.id[sorting.slots[where]]
     at = tables.machines.slot[placed.machine[where]]
     ports = _port_numbers(state, at, tables.groups.limit[sorting.of_task[where], PORTS], taken)
     victims: list[tuple[tuple[int, int], ...]] = [()] * len(where)
-    for i in np.flatnonzero(placed.victims_to[where] > placed.victims_from[where]).tolist():
+    for i in (placed.victims_to[where] > placed.victims_from[where]).nonzero()[0].tolist():
         own = placed.victims[placed.victims_from[where[i]] : placed.victims_to[where[i]]]
         victims[i] = tuple(map(split_task_id, tasks.id[own].tolist()))
     devices: list[tuple[int, ...]] = [()] * len(where)
-    for i in np.flatnonzero(placed.devices[where]).tolist():
+    for i in placed.devices[where].nonzero()[0].tolist():
         devices[i] = set_bits(int(placed.devices[where[i]]))
     return tuple(
         map(
@@ -233,7 +235,7 @@ def _scores(parts: Floats) -> list[dict[str, float]]:
     """Return one dictionary per row of `parts` [N, PARTS]. It maps the name of each scorer to its score. Scores of 0
     are left out.
     """
-    parts = np.round(parts, 4)
+    parts = parts.round(4)
     if len(parts) <= _FEW:
         return [{name: value for name, value in zip(PART_NAMES, row, strict=True) if value} for row in parts.tolist()]
     result: list[dict[str, float]] = [{}] * len(parts)
@@ -252,11 +254,11 @@ def _runners_up(tables: Tables, ids: Rows, where: Rows) -> list[tuple[tuple[int,
     `ids`: the ids of all machines, by slot.
     """
     runner = tables.placed.runner[where]
-    totals = np.round(tables.placed.runner_score[where], 4)
+    totals = tables.placed.runner_score[where].round(4)
     machines = ids[tables.machines.slot[runner]]
     columns = [zip(machines[:, k].tolist(), totals[:, k].tolist(), strict=True) for k in range(RUNNERS)]
     result: list[tuple[tuple[int, float], ...]] = list(zip(*columns, strict=True))
-    for i in np.flatnonzero((runner < 0).any(axis=1)).tolist():
+    for i in (runner[:, -1] < 0).nonzero()[0].tolist():
         result[i] = tuple(pair for pair, there in zip(result[i], runner[i] >= 0, strict=True) if there)
     return result
 
@@ -264,7 +266,7 @@ def _runners_up(tables: Tables, ids: Rows, where: Rows) -> list[tuple[tuple[int,
 def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows, taken: PortsBySlot) -> list[tuple[int, ...]]:
     """Return the port numbers of each assignment. A pass never assigns the same port number of a machine twice."""
     result: list[tuple[int, ...]] = [()] * len(at)
-    for i in np.flatnonzero(wanted).tolist():
+    for i in wanted.nonzero()[0].tolist():
         slot = int(at[i])
         result[i] = state.machines.ports[slot].offer(int(wanted[i]), taken.setdefault(slot, set()))
     return result
@@ -278,7 +280,7 @@ def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> list[tuple[
     groups = tables.groups
     named = groups.packages[sorting.of_task[where]]
     result: list[tuple[int, ...]] = [()] * len(where)
-    for i in np.flatnonzero(named >= 0).tolist():
+    for i in (named >= 0).nonzero()[0].tolist():
         total = sum(size for _, size in sorting.requirements[sorting.of_task[where[i]]].packages)
         share = groups.present[named[i], tables.placed.machine[where[i]]]
         result[i] = (round(float(share) * total), total)

@@ -51,6 +51,15 @@ def _sums(state: Audited) -> Iterator[str]:
         for place in np.flatnonzero((counts != numbers) & tasks.job_there).tolist():
             job = tasks.job_at[place]
             yield f"{counts[place]} tasks of job {job.name if job else place} are {name}, not {numbers[place]}"
+    for name, has, number in (
+        ("are gangs", tasks.job_gang, tasks.gangs),
+        ("have a disruption budget", tasks.job_budget > 0, tasks.budgets),
+        ("have a max_running", tasks.job_max_running > 0, tasks.bounded),
+        ("wait for a time or for other jobs", tasks.job_start_after > 0, tasks.delayed),
+    ):
+        counted = int((has & tasks.job_there).sum())
+        if counted != number:
+            yield f"{counted} jobs {name}, the counter says {number}"
     there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0) & (tasks.alloc < 0))
     limits = tasks.shapes.limit[tasks.shape[there]]
     by_limit = tasks.job_by_limit[tasks.job[there]]

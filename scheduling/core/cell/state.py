@@ -300,11 +300,9 @@ class CellState(MachineSums):
 
     def _job_ended(self, event: events.JobEnded, time: float) -> None:
         job = self._job(event.job_id)
-        alive = self.tasks.state[job.tasks[job.tasks >= 0]] != DEAD
-        if alive.any():
-            raise ValueError(
-                f"job {job.name} ({job.id}) ended, but {int(alive.sum())} of its tasks did not; report this as a bug"
-            )
+        alive = np.count_nonzero(self.tasks.state[job.tasks[job.tasks >= 0]] != DEAD)
+        if alive:
+            raise ValueError(f"job {job.name} ({job.id}) ended, but {alive} of its tasks did not; report this as a bug")
         job.ended = True
         for identity in [task for task in self.crashed if split_task_id(task)[0] == job.id]:
             del self.crashed[identity]
@@ -480,7 +478,9 @@ class CellState(MachineSums):
         if event.phase == _STOPPING and job.ends_within_s > 0.0:
             return False
         tasks.since[task] = time
-        return job.ends_within_s > 0.0 and bool((tasks.job_gang & tasks.job_there & (tasks.job_pending > 0)).any())
+        if not tasks.gangs or job.ends_within_s <= 0.0:
+            return False
+        return bool((tasks.job_gang & tasks.job_there & (tasks.job_pending > 0)).any())
 
     def _task_revived(self, event: events.TaskRevived, time: float) -> None:
         job = self._job(event.job_id)

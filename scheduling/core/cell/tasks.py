@@ -22,6 +22,9 @@ FREE, PENDING, RUNNING, DEAD = range(4)
 STATES: tuple[TaskState | None, ...] = (None, TaskState.PENDING, TaskState.RUNNING, TaskState.DEAD)
 
 
+_NO_TASKS: Ints32 = np.zeros(0, dtype=np.int32)
+
+
 class LiveJob:
     """A live job, or an ended job with tasks that are still being stopped on a machine. `tasks[index]`: slot of the
     task with this index, or -1 if the task does not exist.
@@ -57,7 +60,7 @@ class LiveJob:
         self.priority, self.latency_sensitive, self.port_names = 0, False, ()
         self.by_limit = False
         self.slot = -1
-        self.tasks: Ints32 = np.full(0, -1, dtype=np.int32)
+        self.tasks = _NO_TASKS
         self.departures = 0  # incarnations that have not been reported gone
         self.gang = False
         self.disruption_budget = 0
@@ -70,14 +73,21 @@ class LiveJob:
 
     port_names: tuple[str, ...]
 
+    @property
+    def placed_after(self) -> float:
+        """Return the time before which no task of the job is placed. It is infinite while the job waits for others."""
+        return math.inf if self.waiting else self.start_after
+
 
 class Shapes:
     """The distinct requirements of tasks. Each distinct requirement has a number, its shape: 0, 1, and so on. Row `s`
     of each array is about shape `s`. `bounds`: the maximum numbers of tasks per machine, rack and power domain.
+    `any_cores`, `any_bounds`: whether any shape asks for whole cores, or has such a bound.
     """
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
+        self.any_cores = self.any_bounds = False
         self.requirement: list[Requirement] = []
         self.limit: Ints = np.zeros((16, axis), dtype=np.int64)
         self.cores: Ints32 = np.zeros(16, dtype=np.int32)  # whole ones
@@ -99,6 +109,8 @@ class Shapes:
             self.limit[shape] = full.limit
             self.bounds[shape] = full.max_per_machine, full.max_per_rack, full.max_per_power_domain
             self.cores[shape] = full.whole_cores
+            self.any_cores = self.any_cores or full.whole_cores > 0
+            self.any_bounds = self.any_bounds or bool(self.bounds[shape].any())
             self.requirement.append(full)
             self._shape[full] = shape
         self._shape[requirement] = shape
@@ -121,6 +133,9 @@ class TaskTable:
     tasks inside allocs. `alloc`: slot of the alloc that contains the task (§2.4), or -1. A task in an alloc uses the
     alloc's resources, and only port numbers of the machine. `devices`: bit mask of the accelerators that the task
     holds.
+
+    `gangs`, `budgets`, `bounded`, `delayed`: the numbers of jobs that are gangs, that have a disruption budget, a
+    `max_running`, and a time before which no task is placed. Without such jobs, a pass leaves out what only they need.
     """
 
     def __init__(self, axis: int, slots: int = 256, jobs: int = 64) -> None:
@@ -158,6 +173,7 @@ class TaskTable:
         self.job_alloc_set: Ints = np.zeros(jobs, dtype=np.int64)  # id of the alloc set its tasks live in, 0 none
         self.pending = 0
         self.running = 0
+        self.gangs = self.budgets = self.bounded = self.delayed = 0
         self._free: list[int] = list(range(slots - 1, -1, -1))
         self._free_jobs: list[int] = list(range(jobs - 1, -1, -1))
 
@@ -188,11 +204,12 @@ class TaskTable:
         self.job_alloc_set[job.slot] = job.alloc_set
         self.job_gang[job.slot], self.job_budget[job.slot] = job.gang, job.disruption_budget
         self.job_ends_within_s[job.slot] = job.ends_within_s
-        self.set_waiting(job, waiting=job.waiting)
+        self.job_start_after[job.slot] = job.placed_after
         self.job_max_running[job.slot] = job.max_running
         self.job_pending[job.slot] = self.job_running[job.slot] = 0
         self.job_there[job.slot] = True
         self.jobs[job.id] = job
+        self._count(job, 1)
 
     def remove_job(self, job: LiveJob) -> None:
         slots = job.tasks[job.tasks >= 0]
@@ -201,6 +218,7 @@ class TaskTable:
         self._free.extend(slots.tolist())
         self.job_at[job.slot] = None
         self.job_there[job.slot] = False
+        self._count(job, -1)
         self._free_jobs.append(job.slot)
         del self.jobs[job.id]
 
@@ -224,7 +242,7 @@ class TaskTable:
             larger: Ints32 = np.full(top, -1, dtype=np.int32)
             larger[: len(job.tasks)] = job.tasks
             job.tasks = larger
-        if (job.tasks[wanted] >= 0).any():
+        if np.count_nonzero(job.tasks[wanted] >= 0):
             raise ValueError(
                 f"cannot add tasks to job {job.name} ({job.id}): it already has some of "
                 "these tasks; report this as a bug"
@@ -264,6 +282,8 @@ class TaskTable:
         """Return the next time after `now` at which tasks that wait for their `start_after` may be placed. The result
         is infinite if no task waits for a time.
         """
+        if not self.delayed:
+            return math.inf
         later = self.job_start_after[(self.job_start_after > now) & (self.job_pending > 0) & self.job_there]
         return float(later.min()) if len(later) else math.inf
 
@@ -278,17 +298,28 @@ class TaskTable:
         max_run_s: float,
         ends_within_s: float,
     ) -> None:
+        self._count(job, -1)
         job.gang, job.disruption_budget, job.start_after = gang, disruption_budget, start_after
         job.max_running = self.job_max_running[job.slot] = max_running
         job.max_run_s, job.ends_within_s = max_run_s, ends_within_s
         self.job_gang[job.slot], self.job_budget[job.slot] = gang, disruption_budget
         self.job_ends_within_s[job.slot] = ends_within_s
-        self.set_waiting(job, waiting=job.waiting)
+        self.job_start_after[job.slot] = job.placed_after
+        self._count(job, 1)
 
     def set_waiting(self, job: LiveJob, *, waiting: bool) -> None:
         """Set whether a job waits for other jobs."""
+        self._count(job, -1)
         job.waiting = waiting
-        self.job_start_after[job.slot] = math.inf if waiting else job.start_after
+        self.job_start_after[job.slot] = job.placed_after
+        self._count(job, 1)
+
+    def _count(self, job: LiveJob, by: int) -> None:
+        """Add `by` to the counters of those rules for placing that `job` has."""
+        self.gangs += by * job.gang
+        self.budgets += by * (job.disruption_budget > 0)
+        self.bounded += by * (job.max_running > 0)
+        self.delayed += by * (job.placed_after > 0.0)
 
     def set_priority(self, job: LiveJob, priority: int, *, latency_sensitive: bool, by_limit: bool) -> None:
         job.priority, job.latency_sensitive, job.by_limit = priority, latency_sensitive, by_limit

@@ -34,9 +34,10 @@ def worth_retrying(tasks: TaskTable, policy: Policy, slots: Slots, machine: Ints
     The result is true only if the queue needs most of the free capacity, but not more than is free, and if the first
     attempt placed at least half of the tasks.
     """
-    tried = machine != HELD_BACK
-    slots, machine = slots[tried], machine[tried]
     placed = int(np.count_nonzero(machine >= 0))
+    if placed == len(slots):
+        return False
+    slots = slots[machine != HELD_BACK]
     if placed == len(slots) or 2 * placed < len(slots) or len(slots) > policy.max_assignments:
         return False
     by_limit = tasks.job_by_limit[tasks.job[slots]]

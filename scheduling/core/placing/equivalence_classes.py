@@ -27,6 +27,8 @@ Level = tuple[int, bool]  # ceiling, by limit
 # Up to so many different time limits in the queue are kept exactly.
 MOST_TIME_LIMITS = 32
 _STEP = 1.25
+# For so few keys, a dictionary is faster than an array.
+_FEW = 64
 
 
 @dataclass(slots=True)
@@ -72,21 +74,27 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
     """
     tasks = state.tasks
     job_slot = tasks.job[slots]
-    job, first_of_job = _numbered(job_slot.astype(np.int64))
-    jobs = [tasks.job_at[slot] for slot in job_slot[first_of_job].tolist()]
-    priorities, which = np.unique(tasks.job_priority[job_slot], return_inverse=True)
-    ceilings = np.array([preemption_ceiling(p, policy.bands) for p in priorities.tolist()], dtype=np.int64)
+    job, first_of_job = numbered(job_slot)
+    distinct = job_slot[first_of_job]
+    jobs = [tasks.job_at[slot] for slot in distinct.tolist()]
+    priority = tasks.job_priority[distinct]
+    which, first_of_priority = numbered(priority)
+    which = which[job]
+    priorities = priority[first_of_priority].tolist()
+    ceilings = np.array([preemption_ceiling(p, policy.bands) for p in priorities], dtype=np.int64)
     shape = tasks.shape[slots]
-    bounded = np.any(tasks.shapes.bounds[shape] > 0, axis=1)
     by_limit = tasks.job_by_limit[job_slot]
-    owner = np.where(bounded, job, -1).astype(np.int64)
     alone = _alone(state, policy, slots, now)
     sensitive = tasks.job_sensitive[job_slot] & cores
-    way = (by_limit * 2 + sensitive).astype(np.int64)
-    keys = (((owner + 1) * len(ceilings) + which) * 4 + way) * (len(tasks.shapes.requirement)) + shape
+    keys: Rows = (which * 4 + (by_limit * np.int64(2) + sensitive)) * len(tasks.shapes.requirement) + shape
+    owner = np.full(len(slots), -1, dtype=np.int32)
+    if tasks.shapes.any_bounds:
+        bounded = (tasks.shapes.bounds[shape] > 0).any(axis=1)
+        owner[bounded] = job[bounded]
+        keys = keys * (len(jobs) + 1) + owner + 1
     within_s, rounded = np.zeros(len(slots)), False
     gang = tasks.job_gang[job_slot]
-    if gang.any():
+    if tasks.gangs and gang.any():
         within_s, rounded = _time_limits(tasks.job_ends_within_s[job_slot])
         limits, which_limit = np.unique(within_s, return_inverse=True)
         keys = (keys * len(limits) + which_limit) * 2 + gang
@@ -94,7 +102,7 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
         keys = np.arange(len(slots))
     elif alone:
         keys[list(alone)] = -1 - np.arange(len(alone))
-    of_task, first = _numbered(keys)
+    of_task, first = numbered(keys)
     return GroupedQueue(
         slots=slots,
         of_task=of_task,
@@ -104,7 +112,7 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
         shape=shape[first],
         by_limit=by_limit[first],
         ceiling=ceilings[which[first]],
-        own_job=owner[first].astype(np.int32),
+        own_job=owner[first],
         avoid={int(of_task[place]): machines for place, machines in alone.items()},
         requirements=[tasks.shapes.requirement[row] for row in shape[first].tolist()],
         cores=np.where(sensitive[first], tasks.shapes.cores[shape[first]], -1).astype(np.int32),
@@ -132,10 +140,15 @@ def rounded_down(seconds: float) -> float:
     return _STEP ** math.floor(math.log(seconds) / math.log(_STEP) - 1e-9) if seconds >= 1.0 else 0.0
 
 
-def _numbered(keys: Rows) -> tuple[Ints32, Rows]:
+def numbered(keys: Rows | Ints32) -> tuple[Ints32, Rows]:
     """Return a number for each key, in order of first appearance, and the position where each number appears first."""
-    if len(keys) == 1:
-        return np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)
+    if len(keys) <= _FEW:
+        places: dict[int, int] = {}
+        for place, key in enumerate(keys.tolist()):
+            places.setdefault(key, place)
+        numbers = {key: number for number, key in enumerate(places)}
+        of = [numbers[key] for key in keys.tolist()]
+        return np.array(of, dtype=np.int32), np.array([*places.values()], dtype=np.int64)
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty(len(first), dtype=np.int32)

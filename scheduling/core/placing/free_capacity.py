@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ class CapacitySums:
             self._state, self._layout, self._tick = state, machines.layout, -1
             self._parts: Ints = np.zeros((len(machines.id), 3, state.axis), dtype=np.int64)
             self._sums: Ints = np.zeros((3, state.axis), dtype=np.int64)
-        changed = np.flatnonzero(machines.changed > self._tick)
+        changed = (machines.changed > self._tick).nonzero()[0]
         self._tick = machines.tick
         up = machines.up
         sum_capacity(up, machines.capacity, machines.prod_limit, machines.reserved, changed, self._parts, self._sums)
@@ -58,9 +59,17 @@ def enough(policy: Policy, free: FreeCapacity, by_limit: Bools, limit: Ints, *, 
 
     For a task that is placed by limit, capacity that tasks of lower priority use counts as free (§5.5).
     """
-    counted = [r for r, weight in enumerate(policy.resource_weights[: limit.shape[1]]) if weight > 0]
-    for kind, room in ((True, free.by_limit), (False, free.by_reservation)):
-        asked = limit[by_limit | (not kind)][:, counted].sum(axis=0)
-        if (by_limit == kind).any() and (asked > share * room[counted]).any():
-            return False
-    return True
+    counted = counted_resources(policy.resource_weights, limit.shape[1])
+    limit = limit[:, counted]
+    prod = limit[by_limit]
+    if (prod.sum(axis=0) > share * free.by_limit[counted]).any():
+        return False
+    return len(prod) == len(limit) or not (limit.sum(axis=0) > share * free.by_reservation[counted]).any()
+
+
+@lru_cache
+def counted_resources(weights: tuple[float, ...], axis: int) -> Ints:
+    """Return the numbers of the resources that count for packing. `weights`: of all resources. `axis`: how many
+    resources the cell has. Callers must not write to the array.
+    """
+    return np.flatnonzero(np.array(weights[:axis]) > 0)

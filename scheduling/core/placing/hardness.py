@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.placing.free_capacity import FreeCapacity, enough
+from scheduling.core.placing.equivalence_classes import numbered
+from scheduling.core.placing.free_capacity import FreeCapacity, counted_resources, enough
 from scheduling.core.vocabulary.kernel_arrays import Floats, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
@@ -35,15 +36,13 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots, free: FreeCapa
     if len(slots) < 2 or free.machines == 0:
         return slots
     job = tasks.job[slots]
-    shapes, shape = np.unique(tasks.shape[slots], return_inverse=True)
-    counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
-    limit = tasks.shapes.limit[shapes]
-    if not enough(policy, free, tasks.job_by_limit[job], limit[shape]):
+    shape = tasks.shape[slots]
+    if not enough(policy, free, tasks.job_by_limit[job], tasks.shapes.limit[shape]):
         return slots
-    limit = limit[:, counted]
-    hard = np.maximum(_hardness(state, free, counted, job, shapes.astype(np.int32), shape, limit), ORDINARY)
+    counted = counted_resources(policy.resource_weights, state.axis)
+    hard = np.maximum(_hardness(state, free, counted, job, shape), ORDINARY)
     ganged = tasks.job_gang[job]
-    if ganged.any():
+    if tasks.gangs:
         most = np.zeros(len(tasks.job_gang))
         np.maximum.at(most, job[ganged], hard[ganged])
         hard[ganged] = most[job[ganged]]
@@ -54,24 +53,25 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots, free: FreeCapa
     return result
 
 
-def _hardness(
-    state: CellState, free: FreeCapacity, counted: list[int], job: Ints32, shapes: Ints32, shape: Slots, limit: Ints
-) -> Floats:
+def _hardness(state: CellState, free: FreeCapacity, counted: Ints, job: Ints32, shape: Ints32) -> Floats:
     """Return the hardness [Q] of each task. It is the larger of two shares, divided by the share of machines that
     satisfy the task's hard constraints. The first share is the part of an average machine that the task needs. The
-    second is the part of all machines, racks or power domains that its job needs. `limit`: the request of each shape in
-    `shapes`. `shape` [Q]: the index of the shape of each task.
+    second is the part of all machines, racks or power domains that its job needs. `counted`: the resources that count.
+    `job`, `shape` [Q]: the job and the shape of each task.
     """
     table, machines = state.tasks.shapes, state.machines
+    of_task, first = numbered(shape)
+    shapes = shape[first]
+    limit = table.limit[shapes][:, counted]
     mean = free.capacity[counted] / free.machines
     share = np.divide(limit, mean, out=np.zeros(limit.shape), where=mean > 0).max(axis=1, initial=0.0)
     bounds = table.bounds[shapes]
     needed = np.zeros(len(job))
-    if bounds.any():
+    if table.any_bounds and bounds.any():
         size = np.bincount(job)[job]
         domains = (free.machines, _distinct(machines.rack[machines.up]), _distinct(machines.power[machines.up]))
         for kind, number in enumerate(domains):
-            bound = bounds[shape, kind]
+            bound = bounds[of_task, kind]
             needed = np.maximum(needed, np.where(bound > 0, size / np.maximum(bound, 1) / number, 0.0))
     satisfied = np.ones(len(shapes))
     known: dict[tuple[Constraint, ...], float] = {(): 1.0}
@@ -84,7 +84,7 @@ def _hardness(
                     mask &= machines.attributes.mask(constraint)
                 known[demand] = max(1, int(np.count_nonzero(mask))) / free.machines
             satisfied[place] = known[demand]
-    result: Floats = np.maximum(share[shape], needed) / satisfied[shape]
+    result: Floats = np.maximum(share[of_task], needed) / satisfied[of_task]
     return result
 
 

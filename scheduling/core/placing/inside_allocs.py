@@ -165,7 +165,7 @@ def _sorted(
         avoid_to=ends,
         avoid=np.array(avoid, dtype=np.int64),
         job=job,
-        left=may_start(tasks),
+        left=may_start(tasks, np.arange(len(tasks.job_at))),
     )
     return inner, kinds, there
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +25,11 @@ from scheduling.core.placing.reserved_cores import Held
 from scheduling.core.placing.search_start import walks
 from scheduling.core.vocabulary.kernel_arrays import (
     Bookings,
+    Bools,
     Cache,
+    Floats,
     Groups,
+    Ints,
     Ints32,
     Placed,
     QueueArrays,
@@ -57,11 +63,12 @@ def tables_of(
     """
     tasks = state.tasks
     running = _running(state)
-    asked = np.any(state.tasks.shapes.limit[sorting.shape] > 0, axis=0)
+    limit = tasks.shapes.limit[sorting.shape]
+    asked: Bools = np.logical_or.reduce(limit > 0)
     rows = memory.follow(state, running, sorting.levels, asked)
     memory.hold_cores(held)
     machines = memory.machines
-    groups = _groups(state, policy, sorting, free, memory, rows, rng)
+    groups = _groups(state, policy, sorting, limit, free, memory, rows, rng)
     queue = _queue(state, sorting, memory)
     number, places = len(sorting.requirements), len(sorting.slots)
     sample = policy.search.sample if policy.search.randomise else len(machines.slot)
@@ -119,8 +126,9 @@ def tables_of(
 def _running(state: CellState) -> Running:
     tasks = state.tasks
     budget: Ints32 = np.full(len(tasks.job_budget), NO_BUDGET, dtype=np.int32)
-    own = np.flatnonzero(tasks.job_budget > 0)
-    budget[own] = tasks.job_budget[own] - tasks.down(own)
+    if tasks.budgets:
+        own = np.flatnonzero(tasks.job_budget > 0)
+        budget[own] = tasks.job_budget[own] - tasks.down(own)
     return Running(
         id=tasks.id,
         next=tasks.next,
@@ -145,7 +153,7 @@ def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
     be down.
     """
     result = np.zeros(len(tasks.id), dtype=np.bool_)
-    if not (tasks.job_budget > 0).any():
+    if not tasks.budgets:
         return result
     inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
     inside = inside[tasks.job_budget[tasks.job[inside]] > 0]
@@ -158,15 +166,17 @@ def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
 def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueArrays:
     tasks, slots = state.tasks, sorting.slots
     last = np.full(len(slots), -1, dtype=np.int64)
-    for at in np.flatnonzero(tasks.last[slots]).tolist():
+    for at in tasks.last[slots].nonzero()[0].tolist():
         machine = state.machines.slot.get(int(tasks.last[slots[at]]))
         # For tasks with packages, the machines' reports count instead.
         named = sorting.requirements[sorting.of_task[at]].packages
         if machine is not None and not named:
             last[at] = memory.position[machine]
     gang_end = np.zeros(len(slots), dtype=np.int64)
-    ganged = tasks.job_gang[tasks.job[slots]]
-    if ganged.any():
+    books = np.zeros(len(slots), dtype=np.bool_)
+    if tasks.gangs:
+        books = first_gangs(tasks, slots)
+        ganged = tasks.job_gang[tasks.job[slots]]
         starts = np.flatnonzero(np.diff(sorting.job, prepend=-1) != 0)
         ends = np.append(starts[1:], len(slots))
         own = ganged[starts]
@@ -176,8 +186,8 @@ def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueA
         sorting.job.astype(np.int64),
         last,
         gang_end,
-        first_gangs(tasks, slots),
-        may_start(tasks)[[job.slot for job in sorting.jobs]],
+        books,
+        may_start(tasks, np.array([job.slot for job in sorting.jobs], dtype=np.int64)),
     )
 
 
@@ -186,13 +196,15 @@ def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskC
     that have only one task are not counted.
     """
     tasks = state.tasks
-    size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
-    several = np.flatnonzero(size > 1).tolist()
-    theirs = [sorting.jobs[number].tasks for number in several]
-    local = np.repeat(np.array(several, dtype=np.int32), [len(own) for own in theirs])
-    slots = np.concatenate(theirs) if theirs else np.zeros(0, dtype=np.int32)
-    there = (slots >= 0) & (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
-    local, on = local[there], memory.position[tasks.machine[slots[there]]]
+    size = np.array([np.count_nonzero(job.tasks >= 0) for job in sorting.jobs], dtype=np.int64)
+    several = (size > 1).nonzero()[0].tolist()
+    local = on = np.zeros(0, dtype=np.int32)
+    if several:
+        theirs = [sorting.jobs[number].tasks for number in several]
+        slots = np.concatenate(theirs)
+        there = (slots >= 0) & (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
+        local = np.repeat(np.array(several, dtype=np.int32), [len(own) for own in theirs])[there]
+        on = memory.position[tasks.machine[slots[there]]]
     room = 1 << max(4, math.ceil(math.log2(2 * (len(local) + len(sorting.slots)) + 1)))
     row = np.full(len(size), -1, dtype=np.int32)
     row[several] = np.arange(len(several), dtype=np.int32)
@@ -213,10 +225,6 @@ def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskC
 
 def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArray[np.bool_]) -> SearchParams:
     weights, tasks = policy.weights, state.tasks
-    resources = np.zeros(state.axis, dtype=np.float64)
-    known = policy.resource_weights[: state.axis]
-    resources[: len(known)] = known
-    total = resources.sum()
     highest = int(sorting.ceiling.max(initial=0))
     return SearchParams(
         packing=PACKINGS[policy.scorer],
@@ -233,26 +241,38 @@ def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArr
             ],
             dtype=np.float64,
         ),
-        resources=resources / total if total > 0 else resources,
+        resources=_resource_shares(policy.resource_weights, state.axis),
         asked=asked,
         preempting=state.running > 0 and bool((tasks.job_there & (tasks.job_priority < highest)).any()),
-        budgets=bool((tasks.job_budget > 0).any()),
+        budgets=tasks.budgets > 0,
         caching=policy.search.caching,
         most=policy.max_assignments,
     )
+
+
+@lru_cache
+def _resource_shares(weights: tuple[float, ...], axis: int) -> Floats:
+    """Return how much each resource counts for packing, as shares of 1. `weights`: of the resources, as in `Policy`.
+    `axis`: how many resources the cell has. Callers must not write to the array.
+    """
+    known = weights[:axis]
+    resources = np.array((*known, *[0.0] * (axis - len(known))), dtype=np.float64)
+    total = resources.sum()
+    return resources / total if total > 0 else resources
 
 
 def _groups(
     state: CellState,
     policy: Policy,
     sorting: GroupedQueue,
+    limit: Ints,
     free: FreeCapacity,
     memory: PassCache,
     rows: dict[Level, int],
     rng: np.random.Generator,
 ) -> Groups:
-    """Return the groups of pending tasks as arrays for the kernels. `rows`: for each level (way to count free
-    capacity), its row in `memory.levels`.
+    """Return the groups of pending tasks as arrays for the kernels. `limit` [G, R]: the request of each group. `rows`:
+    for each level (way to count free capacity), its row in `memory.levels`.
     """
     number = len(sorting.requirements)
     demands = [tuple(c for c in r.constraints if c.hard) for r in sorting.requirements]
@@ -261,14 +281,12 @@ def _groups(
     packages = [requirement.packages for requirement in sorting.requirements]
     named = {distinct: row for row, distinct in enumerate(dict.fromkeys(filter(None, packages)))}
     present = [memory.present(distinct) for distinct in named]
-    near = [there for _, there in present]
-    near_to = np.cumsum([len(there) for there in near], dtype=np.int32)
-    avoided = [[memory.position[slot] for slot in sorting.avoid.get(g, ())] for g in range(number)]
-    ends = np.cumsum([len(machines) for machines in avoided], dtype=np.int32)
+    near_from, near_to = _spans([there for _, there in present])
+    avoided = [sorting.avoid.get(g, ()) for g in range(number)]
+    avoid_from, avoid_to = _spans(avoided)
     machines = len(memory.machines.slot)
     bounds = state.tasks.shapes.bounds[sorting.shape]
     levels = list(zip(sorting.ceiling.tolist(), sorting.by_limit.tolist(), strict=True))
-    limit = state.tasks.shapes.limit[sorting.shape]
     typical, popularity = typical_tasks(state)
     start, further = walks(state, policy, limit, sorting.by_limit, sorting.of_task, free, rng)
     return Groups(
@@ -283,22 +301,28 @@ def _groups(
         max_rack=np.ascontiguousarray(bounds[:, 1]),
         max_power=np.ascontiguousarray(bounds[:, 2]),
         job=sorting.own_job,
-        avoid_from=(ends - [len(machines) for machines in avoided]).astype(np.int32),
-        avoid_to=ends,
-        avoid=np.array([position for own in avoided for position in own], dtype=np.int32),
+        avoid_from=avoid_from,
+        avoid_to=avoid_to,
+        avoid=memory.position[[slot for own in avoided for slot in own]],
         allowed=np.array([memory.allowed(d) for d in hard], dtype=np.bool_).reshape(len(hard), machines),
         liking=np.array([memory.liking(w) for w in soft], dtype=np.float64).reshape(len(soft), machines),
         start=start,
         cores=sorting.cores,
         packages=np.array([named.get(own, -1) for own in packages], dtype=np.int32),
         present=np.array([share for share, _ in present], dtype=np.float64).reshape(len(named), machines),
-        near_from=(near_to - [len(there) for there in near]).astype(np.int32),
+        near_from=near_from,
         near_to=near_to,
-        near=np.concatenate((np.zeros(0, dtype=np.int64), *near)),
+        near=np.concatenate((np.zeros(0, dtype=np.int64), *(there for _, there in present))),
         further=further,
         typical=typical,
         popularity=popularity,
     )
+
+
+def _spans(parts: Sequence[Collection[object]]) -> tuple[Ints32, Ints32]:
+    """Return where each of `parts` begins and ends in an array that contains all of them, one after the other."""
+    bounds = np.array([0, *accumulate(map(len, parts))], dtype=np.int32)
+    return bounds[:-1], bounds[1:]
 
 
 def _rows(constraints: list[tuple[Constraint, ...]]) -> dict[tuple[Constraint, ...], int]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.installed import Packages
-from scheduling.core.cell.machines import MachineTable
+from scheduling.core.cell.machines import UP, MachineTable
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.free_by_level import count_room, find_most
 from scheduling.core.placing.equivalence_classes import GroupedQueue, Level
@@ -91,6 +91,7 @@ class PassCache:
         self._layout = -1
         self._tick = -1
         self._known: list[Level] = []
+        self._cores_held = False
         self._spoiled: Bools = np.zeros(0, dtype=np.bool_)  # by position
         self._allowed: dict[tuple[Constraint, ...], Bools] = {}
         self._liking: dict[tuple[Constraint, ...], Floats] = {}
@@ -114,9 +115,9 @@ class PassCache:
             self._begin(state)
             dirty = np.arange(len(self.machines.slot), dtype=np.int64)
         else:
-            changed = self.position[np.flatnonzero(table.changed > self._tick)]
+            changed = self.position[(table.changed > self._tick).nonzero()[0]]
             self._spoiled[changed[changed >= 0]] = True
-            dirty = np.flatnonzero(self._spoiled)
+            dirty = self._spoiled.nonzero()[0]
         self._tick = table.tick
         self._spoiled[:] = False
         self._copy(table, dirty)
@@ -136,7 +137,9 @@ class PassCache:
 
     def hold_cores(self, held: Held | None) -> None:
         """Store how many whole CPU cores are reserved on each machine. If `held` is None, store 0 for each machine."""
-        machines = self.machines
+        if held is None and not self._cores_held:
+            return
+        machines, self._cores_held = self.machines, held is not None
         machines.owned[:] = 0 if held is None else held.owned[machines.slot]
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
 
@@ -224,11 +227,12 @@ class PassCache:
         self.levels = _levels([], axis, number)
         self._spoiled = np.zeros(number, dtype=np.bool_)
         self._asked = np.zeros(axis, dtype=np.bool_)
+        self._cores_held = False
 
     def _copy(self, table: MachineTable, dirty: NDArray[np.int64]) -> None:
         machines = self.machines
         slots = machines.slot[dirty]
-        machines.up[dirty] = table.up[slots]
+        machines.up[dirty] = table.status[slots] == UP
         machines.reserved[dirty] = table.reserved[slots]
         machines.prod_limit[dirty] = table.prod_limit[slots]
         machines.ports_free[dirty] = table.ports_free[slots]
@@ -255,7 +259,7 @@ class PassCache:
             self.levels = _levels(self._known, axis, number, np.concatenate((self.levels.left, new.left)))
         stale = np.full(self.levels.most.shape[2], self.levels is not before, dtype=np.bool_)
         stale[dirty // SKIPPED] = True
-        find_most(self.levels, np.flatnonzero(stale), self._asked)
+        find_most(self.levels, stale.nonzero()[0], self._asked)
 
 
 def _count_room(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.tasks import PENDING, LiveJob, TaskTable
+from scheduling.core.vocabulary.kernel_arrays import Ints32
 from scheduling.core.vocabulary.policy import Workload
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 
@@ -31,22 +32,24 @@ def pending_of(
     whose job starts after the time `now` or waits for other jobs are left out, and so are tasks that the
     `max_running` of their job holds back. `crashed`: the ids of tasks that avoid machines.
     """
-    slots = np.flatnonzero(tasks.state == PENDING)
-    later = tasks.job_start_after > now
-    if later.any():
-        slots = slots[~later[tasks.job[slots]]]
+    slots = (tasks.state == PENDING).nonzero()[0]
+    if tasks.delayed:
+        slots = slots[tasks.job_start_after[tasks.job[slots]] <= now]
     if workload:
         own = np.array([job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_)
         slots = slots[own[tasks.job[slots]]]
     return _within_bounds(tasks, slots, crashed)
 
 
-def may_start(tasks: TaskTable) -> Slots:
-    """Return an array [J]: how many further tasks of each job may be placed now. It is `MAX_TASKS` for a job without
-    `max_running`.
+def may_start(tasks: TaskTable, jobs: Slots | Ints32) -> Slots:
+    """Return how many further tasks of each job in `jobs` (slots) may be placed now. It is `MAX_TASKS` for a job
+    without `max_running`.
     """
-    left = np.maximum(tasks.job_max_running - tasks.job_running, 0)
-    result: Slots = np.where(tasks.job_max_running > 0, left, MAX_TASKS).astype(np.int64)
+    result: Slots = np.full(len(jobs), MAX_TASKS, dtype=np.int64)
+    if tasks.bounded:
+        most = tasks.job_max_running[jobs]
+        bounded = most > 0
+        result[bounded] = np.maximum(most - tasks.job_running[jobs], 0)[bounded]
     return result
 
 
@@ -56,17 +59,18 @@ def _within_bounds(tasks: TaskTable, slots: Slots, crashed: Collection[int]) -> 
     stop when so many tasks of the job are placed, of whatever kind. `crashed`: the ids of tasks that avoid machines on
     which they crashed. These tasks stay too, and fill no place of another task.
     """
-    if not tasks.job_max_running.any():
+    if not tasks.bounded:
         return slots
     bounded = tasks.job_max_running[tasks.job[slots]] > 0
     own = slots[bounded]
     if len(own) == 0:
         return slots
-    job, left = tasks.job[own], may_start(tasks)
+    job = tasks.job[own]
+    left = may_start(tasks, job)
     apart = np.isin(tasks.id[own], np.fromiter(crashed, np.int64, len(crashed)))
-    rank = _rank_within(tasks.id[own], (job, tasks.shape[own], apart))
+    rank = _rank_within((tasks.id[own],), (job, tasks.shape[own], apart))
     keep = ~bounded
-    keep[bounded] = (rank < left[job]) | (apart & (left[job] > 0))
+    keep[bounded] = (rank < left) | (apart & (left > 0))
     return slots[keep]
 
 
@@ -82,11 +86,11 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
     job = tasks.job[slots]
     priority = -tasks.job_priority[job].astype(np.int64)
     tenant = tasks.job_tenant[job]
-    in_job = _rank_within(identity, (job,))
+    in_job = _rank_within((identity,), (job,))
     # A tenant's own queue takes the first task of each of its jobs, then the second of each, and so on.
-    in_tenant = _rank_within(np.lexsort((identity, in_job)).argsort(), (priority, tenant))
-    ganged = tasks.job_gang[job]
-    if ganged.any():
+    in_tenant = _rank_within((identity, in_job), (priority, tenant))
+    if tasks.gangs:
+        ganged = tasks.job_gang[job]
         first = np.full(len(tasks.job_gang), len(slots), dtype=np.int64)
         np.minimum.at(first, job[ganged], in_tenant[ganged])
         in_tenant[ganged] = first[job[ganged]]
@@ -99,6 +103,8 @@ def oldest_gangs_first(tasks: TaskTable, slots: Slots) -> Slots:
     them can book capacity (`core/booking`), and tasks after it in the queue leave this capacity free. If others of its
     priority came first, they could take what becomes free in each pass, and the gang would never start.
     """
+    if not tasks.gangs:
+        return slots
     age = _ages_of_gangs(tasks, slots)
     if (age == MOST_GANGS).all():
         return slots
@@ -131,19 +137,22 @@ def _ages_of_gangs(tasks: TaskTable, slots: Slots) -> Slots:
         ids = np.array([one.id for slot in gangs.tolist() if (one := tasks.job_at[slot]) is not None], dtype=np.int64)
         if len(gangs):
             age = np.full(len(tasks.job_gang), MOST_GANGS, dtype=np.int64)
-            age[gangs] = np.minimum(_rank_within(ids, (tasks.job_priority[gangs],)), MOST_GANGS)
+            age[gangs] = np.minimum(_rank_within((ids,), (tasks.job_priority[gangs],)), MOST_GANGS)
             result = age[job]
     return result
 
 
-def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:
-    """Return, for each element, how many elements with equal `keys` have a smaller value in `order`."""
-    by = np.lexsort((order, *keys))
+def _rank_within(order: tuple[Slots, ...], keys: tuple[NDArray[np.generic], ...]) -> Slots:
+    """Return, for each element, how many elements with equal `keys` come before it in `order`: keys of which the last
+    one is the most important.
+    """
+    by = np.lexsort((*order, *keys))
     changes = np.zeros(len(by), dtype=np.bool_)
     changes[0] = True
     for key in keys:
-        changes[1:] |= key[by][1:] != key[by][:-1]
-    starts = np.flatnonzero(changes)
+        ordered = key[by]
+        changes[1:] |= ordered[1:] != ordered[:-1]
+    place = np.arange(len(by))
     rank = np.empty(len(by), dtype=np.int64)
-    rank[by] = np.arange(len(by)) - np.repeat(starts, np.diff(np.append(starts, len(by))))
+    rank[by] = place - np.maximum.accumulate(place * changes)
     return rank

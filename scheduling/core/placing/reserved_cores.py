@@ -28,7 +28,7 @@ def cores_held(state: CellState, pending: Ints) -> Held | None:
     An evicted task still counts until its processes have ended.
     """
     tasks = state.tasks
-    if not tasks.shapes.cores.any():
+    if not tasks.shapes.any_cores:
         return None
     there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0))
     there = there[tasks.job_sensitive[tasks.job[there]]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.cell.state import CellState
-from scheduling.core.placing.free_capacity import FreeCapacity
+from scheduling.core.placing.free_capacity import FreeCapacity, counted_resources, enough
 from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 
@@ -49,20 +49,13 @@ def walks(
     start: Ints32 = rng.integers(len(state.machines), size=number, dtype=np.int32)
     if policy.scorer == "e-pvm":
         return start, further
-    counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
+    counted = counted_resources(policy.resource_weights, state.axis)
     asked = limit[:, counted] * np.bincount(of_task, minlength=number)[:, None].astype(np.float64)
-    enough = True
-    for placed_by_limit, total in ((True, free.by_limit), (False, free.by_reservation)):
-        kind = by_limit == placed_by_limit
-        if not kind.any():
-            continue
-        room = total[counted]
-        if (asked[kind].sum(axis=0) > _MOST * room).any():
+    for kind, room in ((by_limit, free.by_limit), (~by_limit, free.by_reservation)):
+        if (asked[kind].sum(axis=0) > _MOST * room[counted]).any():
             start[kind] = start[0]
             further[kind] = _FURTHER
-        everything = asked[kind] if placed_by_limit else asked
-        enough = enough and not (everything.sum(axis=0) > room).any()
-    if not enough:
+    if further.any() and not enough(policy, free, by_limit[of_task], limit[of_task]):
         further[:] = 0
     further[limit[:, ACCELERATORS] > 0] = _FURTHER_FOR_DEVICES
     return start, further

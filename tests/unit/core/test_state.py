@@ -98,6 +98,36 @@ def test_validate_sees_a_counter_that_is_wrong() -> None:
     assert any("machine 1: reserved is" in problem for problem in world.state.validate())
 
 
+def test_jobs_with_rules_for_placing_are_counted() -> None:
+    """Submit, change and end jobs that have each of the rules that are counted. The audit compares all counters."""
+    world = World().machine("m1").job("all", gang=True, disruption_budget=1, max_running=1, start_after=9.0)
+    world.job("none").job("waits", waiting=True, gang=True)
+    tasks = world.state.tasks
+
+    def counted() -> tuple[int, int, int, int]:
+        assert world.state.validate() == []
+        return tasks.gangs, tasks.budgets, tasks.bounded, tasks.delayed
+
+    assert counted() == (2, 1, 1, 2)
+    world.release("waits")
+    assert counted() == (2, 1, 1, 1)
+    world.change("none", gang=True, disruption_budget=2, max_running=3, start_after=4.0)
+    assert counted() == (3, 2, 2, 2)
+    world.change("all", gang=False, disruption_budget=0, max_running=0, start_after=0.0)
+    assert counted() == (2, 1, 1, 1)
+    world.end("none", 0)
+    assert counted() == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("counter", ["gangs", "budgets", "bounded", "delayed"])
+def test_validate_sees_a_counter_of_jobs_that_is_wrong(counter: str) -> None:
+    world = World().job("a")
+    setattr(world.state.tasks, counter, 1)
+    (problem,) = world.state.validate()
+    assert problem.startswith("0 jobs ")
+    assert problem.endswith("the counter says 1")
+
+
 def test_validate_reports_a_machine_that_shrank() -> None:
     world = World().machine("m1", cpu=4000).job("a", cpu=4000).place("a", 0, on="m1").machine("m1", cpu=1000)
     assert world.state.validate() == [
