@@ -168,8 +168,8 @@ class Simulation:
 
     def run(self, until: float) -> None:
         """Process all items up to the time `until`, and set the clock to this time."""
-        while self.next_at() <= until:
-            self.step()
+        while self._advance(until):
+            pass
         self.cell.pass_time(until)
         self.cell.flush()
 
@@ -188,8 +188,14 @@ class Simulation:
 
     def step(self) -> None:
         """Process the next item: an arrival, an end, a failure, a pass, … Raises `IndexError` if there is none."""
+        self._advance(math.inf)
+
+    def _advance(self, until: float) -> bool:
+        """Process the next item, unless it comes after the time `until`. Return whether there was such an item."""
         arrival, change = self._next_arrival(), self._next_change()
         at, step = self._queue[0][:2] if self._queue else (math.inf, Step.PASS)
+        if min(at, arrival, change) > until:
+            return False
         if change <= at and change <= arrival:
             if change == math.inf:
                 raise IndexError("this simulation has ended, because no event follows; start a new simulation")
@@ -200,6 +206,7 @@ class Simulation:
             self._process(heapq.heappop(self._queue))
         self._ask_for_pass()
         self.steps += 1
+        return True
 
     def forget_figures(self) -> None:
         """Set all figures to zero."""
