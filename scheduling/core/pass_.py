@@ -77,6 +77,8 @@ def schedule_pass(
         crashed_pair_s=policy.crashed_pair_s,
         bookings=decision.plan.bookings,
     )
+    if not explained and decision.plan.revision == state.revision:
+        return decision.plan
     return replace(decision.plan, revision=state.revision, unplaced=explained + decision.plan.unplaced)
 
 

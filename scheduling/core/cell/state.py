@@ -300,7 +300,7 @@ class CellState(MachineSums):
 
     def _job_ended(self, event: events.JobEnded, time: float) -> None:
         job = self._job(event.job_id)
-        alive = np.count_nonzero(self.tasks.state[job.tasks[job.tasks >= 0]] != DEAD)
+        alive = self.tasks.job_pending.item(job.slot) + self.tasks.job_running.item(job.slot)
         if alive:
             raise ValueError(f"job {job.name} ({job.id}) ended, but {alive} of its tasks did not; report this as a bug")
         job.ended = True

@@ -51,11 +51,13 @@ def walks(
         return start, further
     counted = counted_resources(policy.resource_weights, state.axis)
     asked = limit[:, counted] * np.bincount(of_task, minlength=number)[:, None].astype(np.float64)
-    for kind, room in ((by_limit, free.by_limit), (~by_limit, free.by_reservation)):
-        if (asked[kind].sum(axis=0) > _MOST * room[counted]).any():
-            start[kind] = start[0]
-            further[kind] = _FURTHER
-    if further.any() and not enough(policy, free, by_limit[of_task], limit[of_task]):
-        further[:] = 0
+    least = np.minimum(free.by_limit, free.by_reservation)[counted]
+    if (asked.sum(axis=0) > _MOST * least).any():
+        for kind, room in ((by_limit, free.by_limit), (~by_limit, free.by_reservation)):
+            if (asked[kind].sum(axis=0) > _MOST * room[counted]).any():
+                start[kind] = start[0]
+                further[kind] = _FURTHER
+        if not enough(policy, free, by_limit[of_task], limit[of_task]):
+            further[:] = 0
     further[limit[:, ACCELERATORS] > 0] = _FURTHER_FOR_DEVICES
     return start, further
