@@ -19,7 +19,7 @@ from quota.billing.metering import meter
 from quota.market.quota_expiry import expiries_watch
 from scheduling.cells.capacity_samples import capacity_sample, samples_drop_old
 from scheduling.demotion import quota_expiry, spent_budgets
-from scheduling.history.archive import child, ended, metered, old_specs, retention
+from scheduling.history.archive import child, ended_jobs, metered, old_specs, retention
 from scheduling.history.checkpoints import saving
 from scheduling.history.statistics import reader
 from scheduling.history.statistics.retention import statistics_drop_old, statistics_fold_old
@@ -59,7 +59,7 @@ def archive_run() -> None:
     days, old ended jobs and old metered hours to the archive. Then it deletes their rows.
     """
     now = timezone.now()
-    if any(part.due(now=now) for part in (retention, ended, old_specs, metered)):
+    if any(part.due(now=now) for part in (retention, ended_jobs, old_specs, metered)):
         child.start()
 
 

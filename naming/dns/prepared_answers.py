@@ -30,7 +30,7 @@ from naming.table.table import NameTable
 MOST_KEPT = 500_000  # answers; if there are more, all are removed, because many are requested only once
 MOST_OCTETS = 64 * 2**20  # of all shuffled records (`_Shuffled`); if there are more, all are removed
 # Answers from one shuffle of a job's addresses, each of which begins with another address. If weights differ, one draw
-# (`naming.table.serving_tasks`) serves as many answers as it has addresses.
+# (`naming.table.answering_tasks`) serves as many answers as it has addresses.
 USES = 64
 
 _FLAGS: Final = {bytes((rd, rest)) for rd in (0, 1) for rest in (0x00, 0x10, 0x20, 0x30)}  # RD, AD, CD

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
+from naming.table.answering_tasks import MachineAddress, PlacedTask
 from naming.table.jobs import NamedJob, Weights
-from naming.table.serving_tasks import MachineAddress, PlacedTask
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event

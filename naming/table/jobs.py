@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from naming.table.answering_tasks import Answering, Pool
 from naming.table.endpoints import weight_of
 from naming.table.names import InvalidName, parse_index
-from naming.table.serving_tasks import Answering, Pool
 
 
 class Indexes:

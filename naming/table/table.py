@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from naming.table.answering_tasks import MachineAddress, PlacedTask, family_of
 from naming.table.endpoints import weight_of
 from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import is_service
 from naming.table.reverse import AddressIndex
-from naming.table.serving_tasks import MachineAddress, PlacedTask, family_of
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Group
 

@@ -16,7 +16,7 @@ import pytest
 from django.utils import timezone
 
 from quota.vocabulary.permissions import Principal, system
-from scheduling.history.archive import ended, old_specs
+from scheduling.history.archive import ended_jobs, old_specs
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
 from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
@@ -69,7 +69,7 @@ def stop(job: Job) -> None:
 def stored(*, only: str = "job") -> list[int]:
     """Return the job ids of all archived rows of the kind `only`."""
     found: list[int] = []
-    for file in ArchiveFile.objects.filter(table=ended.ENDED).exclude(state="deleted").order_by("id"):
+    for file in ArchiveFile.objects.filter(table=ended_jobs.ENDED).exclude(state="deleted").order_by("id"):
         with store().local(file.key) as path:
             read = pq.read_table(path).to_pylist()
         found += [row["collection_id"] for row in read if row["kind"] == only]
@@ -102,7 +102,7 @@ def test_a_job_of_last_year_has_its_page_its_tasks_and_its_versions(cell, machin
     assert before[""]["spec"]["task"]["env"]["DB_PASSWORD"] == "hunter2-hunter2"
     archive()
     assert in_postgres() == Counter(Job=1, JobSpec=1, Task=3)
-    for file in ArchiveFile.objects.filter(table=ended.ENDED):
+    for file in ArchiveFile.objects.filter(table=ended_jobs.ENDED):
         with store().local(file.key) as path:
             content = str(pq.read_table(path).to_pylist())
     assert "hunter2" not in content
@@ -132,11 +132,11 @@ def test_a_job_of_last_year_has_its_page_its_tasks_and_its_versions(cell, machin
     assert Job.objects.count() == 2, "a job that was opened stays for an hour"
     assert lag() == 0
     ArchivedJob.objects.update(recalled_at=timezone.now() - dt.timedelta(hours=2))
-    assert ended.due(now=timezone.now())
+    assert ended_jobs.due(now=timezone.now())
     archive()
     assert list(Job.objects.all()) == [recent]
     assert stored() == [job.id], "a recalled job is not archived again"
-    assert not ended.due(now=timezone.now())
+    assert not ended_jobs.due(now=timezone.now())
 
 
 def without_secret(document: Any) -> Any:
@@ -237,7 +237,7 @@ def test_files_of_jobs_expire_with_their_entries(cell, folder, tenant, ann) -> N
     archive(days=110)
     assert Job.objects.count() == 0, "a job that was opened just before is not archived again"
     assert ArchivedJob.objects.count() == 0
-    assert list(folder.rglob(f"{ended.ENDED}/**/*.parquet")) == []
+    assert list(folder.rglob(f"{ended_jobs.ENDED}/**/*.parquet")) == []
     assert rest.get(f"{JOBS}ubar/old/").status_code == 404
 
 
@@ -259,7 +259,7 @@ def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_no_job(cell, f
         "BORG_DATABASE_URL": database_url(),
         "BORG_ARCHIVE": settings.BORG_ARCHIVE,
     }
-    small = "from scheduling.history.archive import ended\nended.MOST_DELETED = ended.MOST_ROWS = 4\n"
+    small = "from scheduling.history.archive import ended_jobs\nended_jobs.MOST_DELETED = ended_jobs.MOST_ROWS = 4\n"
     done = subprocess.run(
         [sys.executable, "-c", _KILLED.replace("for step", small + "for step", 1), *STEPS],
         env=environment,
@@ -274,7 +274,7 @@ def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_no_job(cell, f
     assert Counter(stored(only="task")) == dict.fromkeys(made, 2)
     assert in_postgres() == Counter()
     assert sorted(ArchivedJob.objects.values_list("id", flat=True)) == made
-    files = ArchiveFile.objects.filter(table=ended.ENDED)
+    files = ArchiveFile.objects.filter(table=ended_jobs.ENDED)
     assert [file.state for file in files] == ["sole", "sole"]
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")) == sorted(
         file.key for file in files
@@ -335,7 +335,7 @@ def test_old_specs_of_live_jobs_that_nothing_uses_are_archived(cell, tenant, ann
 
 def test_every_table_that_refers_to_jobs_is_known_to_the_archiver() -> None:
     """Statements of the archiver name every table with a foreign key to jobs or tasks, so that none is forgotten."""
-    text = " ".join(ended._DELETIONS) + ended._FREE
+    text = " ".join(ended_jobs._DELETIONS) + ended_jobs._FREE
     for model in (Job, Task):
         for relation in model._meta.related_objects:
             assert relation.related_model._meta.db_table in text, relation

@@ -17,7 +17,7 @@ from quota.vocabulary.permissions import system
 from scheduling.access.selectors import job_named
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.task_events import Ending
-from scheduling.history.archive import ended
+from scheduling.history.archive import ended_jobs
 from scheduling.jobs import plans, submit_and_kill, updates
 from scheduling.jobs.actions.retry import job_retry
 from scheduling.jobs.dependencies import turn
@@ -59,10 +59,10 @@ def delete_rows(job: Job) -> None:
     now = timezone.now()
     facts = {"rows": 1, "bytes": 1, "sha256": "", "content": "", "schema_version": 1, "written_at": now}
     file = ArchiveFile.objects.create(
-        cell=job.cell, table=ended.ENDED, day=now.date(), first=job.id, last=job.id, **facts
+        cell=job.cell, table=ended_jobs.ENDED, day=now.date(), first=job.id, last=job.id, **facts
     )
-    ended.index(file, (job.id,))
-    ended._delete([job.id])
+    ended_jobs.index(file, (job.id,))
+    ended_jobs._delete([job.id])
 
 
 def running(job: Job) -> int:
@@ -410,9 +410,9 @@ def test_a_job_that_others_wait_for_stays_in_postgresql(cell, ann, machine) -> N
     job = submitted(ann, cell, "report", after={"load": "succeeded"})
     end(load)
     now = timezone.now() + dt.timedelta(days=100)
-    assert ended.next_jobs(cell, now=now) is None
+    assert ended_jobs.next_jobs(cell, now=now) is None
     dependencies_settle(cell.id)
-    found = ended.next_jobs(cell, now=now)
+    found = ended_jobs.next_jobs(cell, now=now)
     assert found is not None
     assert found.jobs == (load.id,)
     delete_rows(load)

@@ -48,10 +48,10 @@ from naming.dns.zones.nodes import (
     texts,
 )
 from naming.dns.zones.srv_answers import Services
+from naming.table.answering_tasks import Answering, Owner, PlacedTask
 from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import RESERVED_CELLS, SERVICE, is_service
 from naming.table.reverse import V4, V6
-from naming.table.serving_tasks import Answering, Owner, PlacedTask
 from naming.table.table import NameTable
 
 _srv: Any = dns.rdtypes.IN.SRV.SRV  # untyped in dnspython

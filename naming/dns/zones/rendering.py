@@ -20,9 +20,9 @@ from naming.dns.protocol import wire
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.nodes import AnswerLimits
 from naming.dns.zones.records import about, about_task, in_cell, with_port
+from naming.table.answering_tasks import PlacedTask
 from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import SERVICE, is_service, parse_index
-from naming.table.serving_tasks import PlacedTask
 from naming.table.table import NameTable
 
 _WITHOUT_LIMITS = AnswerLimits(addresses=2**31, services=2**31, pointers=0, whole=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from naming.dns.protocol import wire
 from naming.dns.zones.directory import ZoneDirectory
-from naming.table.serving_tasks import Owner, PlacedTask
+from naming.table.answering_tasks import Owner, PlacedTask
 
 STEP = 50  # tasks
 _HEADER = 12  # octets

@@ -26,8 +26,8 @@ from django.utils import timezone
 
 from quota.models import metered_months
 from quota.models.metered_hours import LONGEST_WAIT_S, HoursInUse, held_by_archiver
-from scheduling.history.archive import ended, metered, old_specs, parquet, retention
-from scheduling.history.archive.ended import ENDED, EndedJobs
+from scheduling.history.archive import ended_jobs, metered, old_specs, parquet, retention
+from scheduling.history.archive.ended_jobs import ENDED, EndedJobs
 from scheduling.history.archive.job_rows import rows_of_jobs
 from scheduling.history.archive.metered import MeteredHours
 from scheduling.history.archive.old_specs import OldSpecs
@@ -110,7 +110,7 @@ class Archiver:
         partitions.drop_detached(Event._meta.db_table)
         # The events and the usage of the jobs are archived by now. They are stored with the names of the jobs' tenants.
         self._delete_jobs(cell, now=now)
-        while (jobs := ended.next_jobs(cell, now=now)) is not None:
+        while (jobs := ended_jobs.next_jobs(cell, now=now)) is not None:
             self._store(cell, jobs)
             self._delete_jobs(cell, now=now)
         while (specs := old_specs.next_specs(cell, now=now)) is not None:
@@ -121,7 +121,7 @@ class Archiver:
             self._files.delete(file.key)
             self._at("deleted")
             with transaction.atomic():
-                ended.forget(file)
+                ended_jobs.forget(file)
                 ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.DELETED)
             self.done.deleted += 1
 
@@ -193,7 +193,7 @@ class Archiver:
                 | ({"state": state.value} if state else {}),
             )
             if isinstance(wanted, EndedJobs):
-                ended.index(recorded, wanted.jobs)
+                ended_jobs.index(recorded, wanted.jobs)
             elif isinstance(wanted, OldSpecs):
                 old_specs.delete(recorded, wanted)
             elif isinstance(wanted, MeteredHours):
@@ -248,17 +248,17 @@ class Archiver:
             except ArchiveFailed as error:
                 log.warning("a file of the archive is written again", file=file.key, reason=str(error))
                 days = DayRange(file.table, file.day, file.first, file.last)
-                wanted = ended.jobs_of_file(file) if file.table == ENDED else days
+                wanted = ended_jobs.jobs_of_file(file) if file.table == ENDED else days
                 self._store(file.cell, wanted, generation=file.generation)
         ids = [file.pk for file in files]
         ArchiveFile.objects.filter(pk__in=ids, state=ArchiveState.STORED).update(state=ArchiveState.SOLE)
 
     def _delete_jobs(self, cell: Cell, *, now: dt.datetime) -> None:
         """Delete the rows of old jobs that are in the archive."""
-        files = ended.files_to_clear(cell, now=now)
+        files = ended_jobs.files_to_clear(cell, now=now)
         self._keep_only_in_archive([file for file in files if file.state == ArchiveState.STORED])
         self._at("jobs marked")
-        while gone := ended.delete_some(cell, now=now):
+        while gone := ended_jobs.delete_some(cell, now=now):
             self._at("jobs deleted")
             self.done.jobs += gone
             log.info("rows of ended jobs deleted", cell=cell.name, jobs=gone)

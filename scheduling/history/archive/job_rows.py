@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from quota.vocabulary.errors import Rejected
-from scheduling.history.archive.ended import EndedJobs
+from scheduling.history.archive.ended_jobs import EndedJobs
 from scheduling.history.archive.old_specs import OldSpecs
 from scheduling.history.archive.store import local_file
 from scheduling.models import ArchiveFile, Erasure

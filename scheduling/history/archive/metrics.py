@@ -9,7 +9,7 @@ from django.utils import timezone
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from scheduling.history.archive import ended, metered
+from scheduling.history.archive import ended_jobs, metered
 from scheduling.history.archive.retention import TABLES, lag_s
 from scheduling.history.archive.store import METERED
 from scheduling.models import ArchiveFile, ArchiveState, Cell
@@ -35,7 +35,7 @@ class ArchiveCollector(Collector):
         for cell in cells.values():
             for table in TABLES:
                 lag.add_metric([cell.name, table], lag_s(cell, table, now=now))
-            lag.add_metric([cell.name, ended.ENDED], ended.lag_s(cell, now=now))
+            lag.add_metric([cell.name, ended_jobs.ENDED], ended_jobs.lag_s(cell, now=now))
             lag.add_metric([cell.name, METERED], metered.lag_s(cell, now=now))
             unsettled.add_metric([cell.name], metered.unsettled_age_s(cell, now=now))
         files = ArchiveFile.objects.exclude(state=ArchiveState.DELETED).order_by()

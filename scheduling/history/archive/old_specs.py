@@ -11,7 +11,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
-from scheduling.history.archive.ended import keep
+from scheduling.history.archive.ended_jobs import keep
 from scheduling.history.archive.retention import DayRange, midnight
 from scheduling.journal.sql import execute, query
 from scheduling.models import ArchiveFile, ArchiveState, Cell

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from psycopg.errors import ProgramLimitExceeded
 
 from scheduling.history.archive.columns import read_columns
-from scheduling.history.archive.ended import ENDED
+from scheduling.history.archive.ended_jobs import ENDED
 from scheduling.history.archive.old_specs import SPECS
 from scheduling.history.archive.retention import DayRange
 from scheduling.history.archive.store import EVENTS, METERED, USAGE

@@ -13,7 +13,7 @@ from naming.dns.protocol.cookies import DnsClient
 from naming.dns.resolver import Transport, answering, finished
 from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.dns.zones.zone import Zone, ZoneRecord
-from naming.table.serving_tasks import PlacedTask, Pool
+from naming.table.answering_tasks import PlacedTask, Pool
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naming.table.answering_tasks import Answering, MachineAddress, PlacedTask, Pool
 from naming.table.endpoints import weight_of
 from naming.table.jobs import NamedJob
-from naming.table.serving_tasks import Answering, MachineAddress, PlacedTask, Pool
 
 MACHINE = MachineAddress(1, "m1", "10.0.0.1", 4)
 WEB = NamedJob(1, "ubar", "web", "job", (), {})

@@ -19,9 +19,9 @@ from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.following.follower import Follower
 from naming.following.snapshot_format import SLICE, Capture, Unusable, read_head, restore
 from naming.following.snapshots import SnapshotKeeper
+from naming.table.answering_tasks import PlacedTask, Pool
 from naming.table.jobs import Indexes, NamedJob, NamedService
 from naming.table.reverse import AddressIndex
-from naming.table.serving_tasks import PlacedTask, Pool
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
