@@ -26,6 +26,8 @@ from borglet.identity.saved_state import DiskStore, Identity
 from borglet.identity.signatures import authority_keys
 from borglet.link.client import Introduction, Link, link_url
 from borglet.link.shells import Shells
+from borglet.locks.doors import LockDoors
+from borglet.locks.keeper import LockKeeper
 from borglet.machine_specs import MachineSpec
 from borglet.messages import EndCause, JoinRequest
 from borglet.packages.fetch import Fetcher
@@ -150,6 +152,9 @@ async def _serve(
         now=time.time,
         settings=PeerSettings(uploads=settings.peer_uploads),
     )
+    locks = LockKeeper()
+    doors = LockDoors(locks)
+    runtime.serve_doors(doors)
     await _serve_peers(peers, packages, settings)
     packages.open()
     agent = Agent(
@@ -174,6 +179,7 @@ async def _serve(
         rng=random.Random(),
         welcomed=packages.publish_port,
         shells=shells,
+        locks=locks,
     )
     gc.collect()
     gc.freeze()
@@ -194,6 +200,7 @@ async def _serve(
         await asyncio.gather(*lasting, return_exceptions=True)
         await peers.close()
         await shells.close()
+        doors.stop()
         await agent.close()
     log.info("%s ends; its tasks keep running", identity.hostname)
 

@@ -15,6 +15,7 @@ from scheduling.api import (
     drains,
     job_actions,
     jobs,
+    locks,
     logs,
     packages,
     quarantine,
@@ -78,6 +79,14 @@ _workflow = [
     path("cancel/", workflows.WorkflowCancelView.as_view(), name="workflow-cancel"),
     path("retry/", workflows.WorkflowRetryView.as_view(), name="workflow-retry"),
 ]
+_locks = [
+    path("", locks.LocksView.as_view(), name="locks"),
+    path("files/<path:name>/", locks.LockView.as_view(), name="lock"),
+    path("acquire/<path:name>/", locks.LockAcquireView.as_view(), name="lock-acquire"),
+    path("release/<path:name>/", locks.LockReleaseView.as_view(), name="lock-release"),
+    path("evict/<path:name>/", locks.LockEvictView.as_view(), name="lock-evict"),
+    path("sessions/<uuid:lock_session>/", locks.LockSessionView.as_view(), name="lock-session"),
+]
 _cell = [
     path("", cells.CellDetailView.as_view(), name="cell"),
     path("deletion/", cell_deletion.CellDeletionView.as_view(), name="cell-deletion"),
@@ -124,6 +133,7 @@ _cell = [
     path("cron-jobs/<str:tenant>/<str:name>/", include(_cron_job)),
     path("templates/", templates.TemplatesView.as_view(), name="templates"),
     path("templates/<str:tenant>/<str:name>/", include(_template)),
+    path("locks/<str:tenant>/", include(_locks)),
     path("workflows/", workflows.WorkflowsView.as_view(), name="workflows"),
     path("workflows/<str:tenant>/<str:name>/", include(_workflow)),
 ]

@@ -31,14 +31,18 @@ from borglet.identity.credentials import Credentials
 from borglet.link.websocket import ClientSocket, dial
 from borglet.machine_specs import link_address
 from borglet.messages import (
+    LOCKS_SINCE,
     MAX_FRAME_BYTES,
     OLDEST_PROTOCOL,
     PROTOCOL,
     Hello,
+    LockAnswer,
+    LocksRenewed,
     LogChunk,
     MalformedMessage,
     Poll,
     Refusal,
+    ToBorglet,
     Welcome,
     decode_to_borglet,
     encode,
@@ -46,6 +50,7 @@ from borglet.messages import (
 
 if TYPE_CHECKING:
     from borglet.link.shells import Shells
+    from borglet.locks.keeper import LockKeeper
 
 log = logging.getLogger(__name__)
 
@@ -115,11 +120,12 @@ class Link:
         admission: AbstractAsyncContextManager[None] | None = None,
         welcomed: Callable[[], None] | None = None,
         shells: Shells | None = None,
+        locks: LockKeeper | None = None,
     ) -> None:
         """Set up the link. `url`: `https://host:port`. `admission`: a context manager that can limit simultaneous
         attempts to connect. The link enters it before each attempt, and leaves it when a shard has welcomed the machine
         or the attempt has failed. `welcomed`: called after each welcome. `shells`: opens the shells that polls grant.
-        Raises `BadMachine` if `url` has another form.
+        `locks`: passes on requests of tasks about locks. Raises `BadMachine` if `url` has another form.
         """
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
@@ -127,7 +133,7 @@ class Link:
         self._backoff = Backoff(rng)
         self._admission = admission if admission is not None else nullcontext()
         self._welcomed = welcomed
-        self._shells = shells
+        self._shells, self._locks = shells, locks
         self._session: _Session | None = None
         agent.subscribe(self._on_change)
 
@@ -181,10 +187,14 @@ class Link:
             self._session = session
             if self._welcomed is not None:
                 self._welcomed()
+            if self._locks is not None and session.protocol >= LOCKS_SINCE:
+                self._locks.connected(lambda message: socket.send(encode(message)))
             try:
                 await self._serve(session)
             finally:
                 self._session = None
+                if self._locks is not None:
+                    self._locks.disconnected()
                 if session.release is not None:
                     session.release.cancel()
         finally:
@@ -222,7 +232,7 @@ class Link:
         self._agent.runtime.api_url = self._credentials.api_url
         return message.session, message.protocol
 
-    async def _receive(self, socket: ClientSocket, timeout_s: float) -> Welcome | Refusal | Poll:
+    async def _receive(self, socket: ClientSocket, timeout_s: float) -> ToBorglet:
         """Return the next message. After an invalid frame, close the connection and raise `LinkRejected`."""
         frame = await socket.receive(timeout_s)
         try:
@@ -248,6 +258,10 @@ class Link:
                 raise LinkRejected(message)
             if isinstance(message, Welcome):
                 self._hang_up(session.socket, "type: expected poll or refusal, got a second welcome")
+            if isinstance(message, LockAnswer | LocksRenewed):
+                if self._locks is not None:
+                    self._locks.take(message)
+                continue
             self._release(session)
             if message.identities:
                 self._agent.identified(message.identities)

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from borglet.messages.desired import Desired, TaskKey
+from borglet.messages.locks import LockAnswer, LockCall, LocksRenewed, RenewLocks
 from borglet.messages.logs import LogRequest
 from borglet.messages.refusals import MalformedMessage, Refusal
 from borglet.messages.reports import WireReport
@@ -15,10 +16,11 @@ from borglet.messages.shells import ShellGrant
 # Both sides support versions N and N-1, which are one release apart. N-1 ignores new fields of N and does not send
 # them, so they have defaults. N-1 rejects a new value of an enumeration, so N replaces it before it sends it to N-1
 # (`reports.without_time_limits`).
-PROTOCOL = 3
+PROTOCOL = 4
 OLDEST_PROTOCOL = 1
 WIRE_REPORTS_SINCE = 2
 TIME_LIMITS_SINCE = 3
+LOCKS_SINCE = 4
 MAX_FRAME_BYTES = 8 * 2**20
 
 
@@ -66,8 +68,9 @@ class Poll(msgspec.Struct, frozen=True, tag="poll", tag_field="type", omit_defau
     windows_until: int = 0  # the master does not need usage windows that end by then any more
 
 
-ToBorglet = Welcome | Refusal | Poll
-ToShard = Hello | WireReport
+# Both sides send messages about locks only in a conversation of protocol `LOCKS_SINCE` or later.
+ToBorglet = Welcome | Refusal | Poll | LockAnswer | LocksRenewed
+ToShard = Hello | WireReport | LockCall | RenewLocks
 Message = TypeVar("Message")
 _encoder = msgspec.json.Encoder()
 _to_borglet: msgspec.json.Decoder[ToBorglet] = msgspec.json.Decoder(ToBorglet)

@@ -86,6 +86,7 @@ class RunTask(msgspec.Struct, frozen=True):
     leave_s: float = 0.0  # time between the removal of its names and SIGTERM, if a stop leaves time for it
     max_run_s: float | None = None  # the Borglet stops a run that lasts longer; None: no limit
     secrets: list[SecretRef] = []  # without values, which the Borglet requests before each start
+    locks: list[str] = []  # the locks that the task may use; empty: the Borglet offers no socket for locks
 
     @property
     def needs_preparation(self) -> bool:

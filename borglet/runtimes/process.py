@@ -15,6 +15,7 @@ from pathlib import Path
 from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes.base import task_command, task_users
 from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.base.secret_files import SecretFiles
 from borglet.runtimes.home.chown_files import hand_over
 from borglet.runtimes.home.confinement import Confinement, LaunchPlan
 from borglet.runtimes.home.runtime_home import SupervisedSettings
@@ -44,6 +45,7 @@ class OpenProcesses(Confinement):
     def __init__(self, home: Path, settings: ProcessSettings) -> None:
         super().__init__(home)
         self._settings = settings
+        self._secrets = SecretFiles(home.absolute())
         self._tenants = TenantUsers(home, first=settings.first_uid, count=settings.uids) if settings.uids else None
 
     def attributes(self) -> dict[str, str]:
@@ -105,6 +107,7 @@ class OpenProcesses(Confinement):
             alloc=str(directory.alloc or ""),
             identity=str(directory.identity),
             secrets=str(directory.secrets) if any(ref.file for ref in task.secrets) else "",
+            locks=self._secrets.socket_path(directory.name) if task.locks else "",
         )
         name, _, value = directory.marker.partition("=")
         return environment | {name: value}

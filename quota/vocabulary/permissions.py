@@ -65,6 +65,9 @@ class Action(StrEnum):
     SECRET_VIEW = "secret.view", Scope.READ, "see the names of secrets"
     SECRET_WRITE = "secret.write", Scope.WRITE, "set values of secrets"
     SECRET_GRANT = "secret.grant", Scope.ADMIN, "grant and delete secrets"
+    LOCK_VIEW = "lock.view", Scope.READ, "see locks"
+    LOCK_WRITE = "lock.write", Scope.WRITE, "acquire and change locks"
+    LOCK_EVICT = "lock.evict", Scope.ADMIN, "end the sessions of holders of locks"
     QUOTA_VIEW = "quota.view", Scope.READ, "see quota"
     QUOTA_BUY = "quota.buy", Scope.WRITE, "buy quota"
     QUOTA_APPROVE = "quota.approve", Scope.WRITE, "decide about orders"  # orders that owners approve
@@ -83,12 +86,12 @@ class Action(StrEnum):
 _VIEW = frozenset(
     {
         *(Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.SECRET_VIEW, Action.QUOTA_VIEW),
-        *(Action.TENANT_VIEW, Action.TENANT_SELF),
+        *(Action.LOCK_VIEW, Action.TENANT_VIEW, Action.TENANT_SELF),
     }
 )
 _ROLE: Mapping[Role, frozenset[Action]] = {
     Role.VIEWER: _VIEW,
-    Role.OPERATOR: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE, Action.SECRET_WRITE},
+    Role.OPERATOR: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE, Action.SECRET_WRITE, Action.LOCK_WRITE},
     Role.BUYER: _VIEW | {Action.QUOTA_BUY, Action.BILLING_VIEW},
     Role.OWNER: _VIEW
     | {
@@ -96,6 +99,8 @@ _ROLE: Mapping[Role, frozenset[Action]] = {
         Action.PACKAGE_WRITE,
         Action.SECRET_WRITE,
         Action.SECRET_GRANT,
+        Action.LOCK_WRITE,
+        Action.LOCK_EVICT,
         Action.QUOTA_BUY,
         Action.QUOTA_APPROVE,
         Action.TENANT_ADMIN,

@@ -28,8 +28,10 @@ from borglet.messages import (
     PROTOCOL,
     Hello,
     JoinRequest,
+    LockCall,
     MalformedMessage,
     Refusal,
+    RenewLocks,
     TaskKey,
     WireReport,
     common_protocol,
@@ -39,6 +41,7 @@ from borglet.messages import (
 from quota.vocabulary.errors import Rejected, invalid
 from scheduling.identity import authority
 from scheduling.journal.sql import in_thread
+from scheduling.link.lock_relay import LockRelay
 from scheduling.link.packages.package_endpoints import PackageDoors
 from scheduling.link.shard import metrics
 from scheduling.link.shard.connection import INVALID_DATA, POLICY_VIOLATION
@@ -70,6 +73,8 @@ class LinkApp:
         # Starts of tasks do not wait for the reports of other machines, and use one connection to PostgreSQL.
         self._secrets_database = Database("link-secrets")
         self._asking = 0  # requests for secrets that are being answered
+        self.locks = LockRelay(shard.figures)
+        redis.on_lock_notice, redis.on_subscribed = self.locks.changed, self.locks.waits.all_changed
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -98,6 +103,7 @@ class LinkApp:
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self._packages.stop()
+                await self.locks.stop()
                 await self._secrets_database.close()
                 await self._redis.stop()
                 await self.shard.stop()
@@ -264,6 +270,12 @@ class LinkApp:
                 if isinstance(message, WireReport):
                     self.shard.heard(held, message)
                     return
+                if isinstance(message, LockCall):
+                    self.locks.call(held, message)
+                    return
+                if isinstance(message, RenewLocks):
+                    self.locks.renew(held, message)
+                    return
             except MalformedMessage as error:
                 held.reject(_malformed(error), INVALID_DATA)
                 return
@@ -271,6 +283,7 @@ class LinkApp:
 
         def hangup() -> None:
             held.closing = True
+            self.locks.left(held)
             if self.shard.connections.get(held.machine_id) is held:
                 self._packages.left(held.cell_id, held.machine_id)
             self.shard.detach(held)

@@ -23,7 +23,7 @@ from scheduling.models.jobs import (
 from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
 from scheduling.models.packages import Package, PackageTag
-from scheduling.models.shells import ShellSession
+from scheduling.models.shells import LockFile, LockSession, ShellSession
 from scheduling.models.statistics import JournalTally, NoticeCount, StatisticsReader
 from scheduling.models.tasks import CrashedPair, Departure, Task
 from scheduling.models.usage import InstanceUsage, MeteringHour, ReservedInHour

@@ -153,6 +153,10 @@ FIELD_TEXTS = {
         "folder `$BORG_SECRETS`, in memory. The job file never contains the value."
     ),
     "task.plain_env": "Names of variables in `env` whose values look like secrets, but are not secret.",
+    "task.locks": (
+        "Locks of the tenant that the task may use, through the socket `$BORG_LOCKS`: names such as `shop/leader`, or "
+        "of folders such as `shop`, which stand for all locks below them."
+    ),
     "task.root": (
         "`host`: the task sees the machine's `/usr`. `packages`: its root is the content of its first package, which "
         "needs a machine with the attribute `runtime=oci`."

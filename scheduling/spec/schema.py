@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +13,13 @@ from scheduling.core.vocabulary.requirement import Constraint
 
 API_VERSION = "borg/v1"
 LATEST = "latest"  # the newest version of a secret
+# The name of a lock, or of a folder of locks: parts between slashes.
+_LOCK_PART = r"[a-z0-9][a-z0-9._-]{0,62}"
+LOCK_NAME, MAX_LOCK_NAME = re.compile(rf"{_LOCK_PART}(/{_LOCK_PART}){{0,9}}"), 200
+LOCK_NAME_RULE = (
+    "use parts of lower-case letters, digits, '.', '_' and '-', beginning with a letter or digit, with '/' between"
+    f" them, at most {MAX_LOCK_NAME} characters"
+)
 SERVICE_LABEL = "service"  # DNS serves jobs with the same value of this label together
 
 
@@ -76,6 +84,7 @@ class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     flags: dict[str, Any] = {}
     secrets: list[SecretUse] = []
     plain_env: list[str] = []
+    locks: list[str] = []
 
 
 # What promotes the canary tasks.

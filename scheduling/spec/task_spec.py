@@ -14,12 +14,22 @@ from typing import Any
 import msgspec
 
 from borglet import variables
-from borglet.messages import TIME_LIMITS_SINCE, HealthCheck, Slack
+from borglet.messages import LOCKS_SINCE, TIME_LIMITS_SINCE, HealthCheck, Slack
 from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
 from scheduling.spec.field_errors import Problems, convert
 from scheduling.spec.masking import MASK
-from scheduling.spec.schema import LATEST, HealthFile, Restart, SecretUse, TaskFields, TaskFile
+from scheduling.spec.schema import (
+    LATEST,
+    LOCK_NAME,
+    LOCK_NAME_RULE,
+    MAX_LOCK_NAME,
+    HealthFile,
+    Restart,
+    SecretUse,
+    TaskFields,
+    TaskFile,
+)
 
 # The default limit of a task. It is enough for a small server in any language.
 DEFAULT_LIMIT: dict[str, int] = {"cpu": 100, "ram": 128 * 2**20, "disk": 100 * 2**20}
@@ -31,6 +41,7 @@ MAX_CONSTRAINTS = 32
 MAX_PACKAGES = 64
 MAX_FLAGS = 256
 MAX_SECRETS = 32
+MAX_LOCKS = 16
 MAX_WEIGHT = 65_535  # of an SRV record (RFC 2782)
 
 _FLAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,127}")
@@ -47,6 +58,8 @@ SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 LIMITS_TIME = Constraint(PROTOCOL, Relation.AT_LEAST, str(TIME_LIMITS_SINCE))
 # Only Borglets that deliver secrets have this attribute, and only if the machine has a file system in memory.
 DELIVERS_SECRETS = Constraint("secrets", Relation.EQUAL, "memory")
+# The socket for locks is in the same folder in memory as secrets.
+OFFERS_LOCKS = Constraint(PROTOCOL, Relation.AT_LEAST, str(LOCKS_SINCE))
 
 
 class TaskSpec(TaskFields, frozen=True, kw_only=True):
@@ -64,17 +77,20 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
     flags: dict[str, str | bool] = {}
     secrets: tuple[SecretUse, ...] = ()
     plain_env: tuple[str, ...] = ()
+    locks: tuple[str, ...] = ()
 
     def demands(self) -> tuple[Constraint, ...]:
-        """Return the constraints of a task, and the constraints that follow from its packages, secrets, root file
-        system, network and cores.
+        """Return the constraints of a task, and the constraints that follow from its packages, secrets, locks, root
+        file system, network and cores.
         """
         implied = []
-        if self.max_run_s is not None:
+        if self.locks:
+            implied.append(OFFERS_LOCKS)
+        elif self.max_run_s is not None:
             implied.append(LIMITS_TIME)
         elif self.packages or self.root != "host" or self.network != "host":
             implied.append(SPEAKS)
-        if self.secrets:
+        if self.secrets or self.locks:
             implied.append(DELIVERS_SECRETS)
         if self.root == "packages":
             implied.append(Constraint("runtime", Relation.EQUAL, "oci"))
@@ -132,6 +148,7 @@ _LATER: dict[str, object] = {
     "max_run_s": None,
     "secrets": (),
     "plain_env": (),
+    "locks": (),
 }
 
 
@@ -187,6 +204,7 @@ def read_task(
             problems.add(f"{path}.packages[{number}]", detail)
     _check_secrets(file, problems, f"{path}.secrets", role)
     problems.count(f"{path}.plain_env", file.plain_env, MAX_FLAGS, "names")
+    _check_locks(file.locks, problems, f"{path}.locks", role)
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
     _check_place(file, limit, problems, path)
     if file.whole_cores and role.batch and not role.stored:
@@ -208,6 +226,7 @@ def read_task(
         "flags": {name: _flag(value) for name, value in file.flags.items()},
         "secrets": tuple(file.secrets),
         "plain_env": tuple(sorted(set(file.plain_env))),
+        "locks": tuple(sorted(set(file.locks))),
     }
     return TaskSpec(**(msgspec.structs.asdict(file) | read))
 
@@ -272,6 +291,15 @@ def _check_secrets(file: TaskFile, problems: Problems, path: str, role: TaskRole
         numbered = isinstance(use.version, int) and not isinstance(use.version, bool) and use.version > 0
         if not numbered and use.version != LATEST:
             problems.add(f"{here}.version", f"{str(use.version)[:50]!r} is not a version; give a number or {LATEST}")
+
+
+def _check_locks(names: list[str], problems: Problems, path: str, role: TaskRole) -> None:
+    if names and role.allocation:
+        problems.add(path, "an alloc set runs no command; name locks in the jobs inside the alloc set")
+    problems.count(path, names, MAX_LOCKS, "locks")
+    for number, name in enumerate(names[:MAX_LOCKS]):
+        if not LOCK_NAME.fullmatch(name) or len(name) > MAX_LOCK_NAME:
+            problems.add(f"{path}[{number}]", f"{name[:80]!r} is not the name of a lock; {LOCK_NAME_RULE}")
 
 
 def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: TaskRole) -> None:

@@ -34,6 +34,8 @@ from quota.vocabulary.permissions import Role, Scope, system
 from scheduling.cells.sites import cluster_create, site_create
 from scheduling.job_templates import templates
 from scheduling.jobs import submit_and_kill
+from scheduling.locks import locks
+from scheduling.locks.sessions import Space
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
 from tests.integration import cron_rows, money_rows, rows, secret_rows, workflow_rows
@@ -88,6 +90,8 @@ FILE = {"task": {"command": ["serve"]}, "tasks": 2}
 TEMPLATE_FILE = {"kind": "Template", "name": "tool", "job": FILE}
 CRON_FILE = {"kind": "CronJob", "name": "tool", "schedule": "@daily", "job": FILE}
 WORKFLOW_FILE: dict[str, Any] = {"kind": "Workflow", "name": "tool", "nodes": {"a": {"job": FILE}}}
+LOCKS = "api/v1/cells/{cell}/locks/{tenant}/"
+NO_SESSION = "00000000-0000-0000-0000-000000000000"
 BUDGET = "api/v1/quota/budgets/{tenant}/"
 PAYS = ("buyer", "owner", "reader", "bound", "sre")
 SEES = {"foreign": ("sre",), "hidden": ("stranger",)}
@@ -385,6 +389,16 @@ DOORS = (
     Door("post", WORKFLOW + "cancel/", (*WRITERS, "sre"), body={}, **SEES),
     Door("post", WORKFLOW + "retry/", (*WRITERS, "sre"), 409, **SEES),  # it has not failed
     Door("put", JOB + "result/", ("sre",), 403, body=1, **SEES),  # only a task of the job may set it
+    # locks: operators use them, owners also end the sessions of other holders. The lock of the path is free
+    Door("get", LOCKS, (*MEMBERS, "sre"), **SEES),
+    Door("get", LOCKS + "files/{name}/", (*MEMBERS, "sre"), **SEES),
+    Door("put", LOCKS + "files/{name}/", (*WRITERS, "sre"), body={"content": "x"}, **SEES),
+    Door("delete", LOCKS + "files/{name}/", (*WRITERS, "sre"), 204, **SEES),
+    Door("post", LOCKS + "acquire/{name}/", (*WRITERS, "sre"), body={}, **SEES),
+    Door("post", LOCKS + "release/{name}/", (*WRITERS, "sre"), 409, body={"session": NO_SESSION}, **SEES),
+    Door("post", LOCKS + "evict/{name}/", OWNERS, 409, **SEES),
+    Door("post", LOCKS + "sessions/{lock_session}/", (*WRITERS, "sre"), 409, **SEES),
+    Door("delete", LOCKS + "sessions/{lock_session}/", (*WRITERS, "sre"), 204, **SEES),
     # names
     Door("get", "bns/{cell}/", ALL),
     Door("get", "bns/{cell}/{tenant}/{job}/", (*MEMBERS, "sre"), **SEES),
@@ -458,6 +472,7 @@ class World:
             capability=self.capability,
             asked=self.asked,
             session=10**6,
+            lock_session=NO_SESSION,
         )
         body = {} if door.body is None else {"data": json.dumps(door.body), "content_type": "application/json"}
         with transaction.atomic():
@@ -501,6 +516,7 @@ def _world() -> World:
         boss = people.principal(f"boss-of-{tenant.name}", tenant=tenant)
         service_account_create(principal=boss, tenant=tenant, name="ci", role="viewer")
         secret_rows.a_secret(boss, tenant, "db", b"hunter2", "tool")
+        locks.write(Space(cell.id, tenant.id), "tool", "x", actor=boss.name)
         row, _ = invitation_send(principal=boss, tenant=tenant, email="new@example.org", role="viewer")
         invitations[tenant.name] = row.key
         user = people.a_user(boss.name)

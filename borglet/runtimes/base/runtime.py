@@ -10,6 +10,7 @@ the tasks that still run, and the tasks that have ended in the meantime, with th
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from borglet.messages import (
     SecretValue,
     ShellClaims,
     TaskKey,
+    TaskRun,
     Usage,
 )
 from borglet.runtimes.cgroups.limits import Grant
@@ -40,6 +42,16 @@ NO_TREES: Mapping[str, Path] = MappingProxyType({})
 
 class StartFailed(Exception):
     """The error if the machine could not start a task. The message has the reason, for the owner of the job."""
+
+
+class TaskDoors(Protocol):
+    """What answers the requests of tasks at their sockets."""
+
+    async def open(self, run: TaskRun, listener: socket.socket) -> None:
+        """Answer the requests of a run at a bound socket."""
+
+    def close(self, run: TaskRun) -> None:
+        """Close the socket of a run that has ended."""
 
 
 @dataclass(frozen=True, slots=True)

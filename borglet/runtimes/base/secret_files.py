@@ -1,7 +1,8 @@
-"""The files with secrets of tasks, in a file system that exists only in memory (tmpfs).
+"""The files with secrets of tasks, and their sockets for locks, in a file system that exists only in memory (tmpfs).
 
     <home>/secrets ─► link to a folder in memory, with a random name
     <home>/secrets/<task>/<file>   one file per secret, which only the task's user can read
+    <home>/secrets/<task>/locks.sock   the socket of a task that uses locks; a path here is short enough for a socket
     <home>/secrets/<task>.process  description of a container's process, from its creation until the task has started
 
 A restart of the machine deletes the folder. The kernel may write memory to the swap space of the machine, unless that
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Collection, Mapping
@@ -21,6 +23,7 @@ from pathlib import Path
 MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory
 _KINDS = frozenset({"tmpfs", "ramfs"})
 _NEW, _PROCESS = ".new", ".process"
+LOCK_SOCKET = "locks.sock"
 
 
 class SecretFiles:
@@ -58,6 +61,33 @@ class SecretFiles:
                 os.fchmod(descriptor, 0o500)
         finally:
             os.close(descriptor)
+
+    def socket_path(self, name: str) -> str:
+        """Return the path of the socket of a task, which need not exist yet. Raises OSError if this machine has no
+        folder in memory.
+        """
+        return str(self._ensure() / name / LOCK_SOCKET)
+
+    def listen(self, name: str, owner: tuple[int, int]) -> socket.socket:
+        """Create the socket of a task, which only the task's user can open. Raises OSError if this fails."""
+        self.write(name, {}, owner)
+        folder = os.open(self.folder_of(name), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(LOCK_SOCKET, dir_fd=folder)
+            os.fchmod(listener.fileno(), 0o600)  # the kernel gives the file of the socket this mode
+            listener.bind(f"/proc/self/fd/{folder}/{LOCK_SOCKET}")
+            if owner[0] != os.geteuid():
+                _hand_over_socket(folder, owner)
+            listener.listen(64)
+        except OSError:
+            listener.close()
+            raise
+        finally:
+            os.close(folder)
+        listener.setblocking(False)
+        return listener
 
     def write_process(self, name: str, content: bytes) -> Path:
         """Write the description of a container's process, and return its path. Only the Borglet can read it."""
@@ -108,6 +138,18 @@ class SecretFiles:
             self._link.unlink()
         self._link.symlink_to(target)
         return target
+
+
+def _hand_over_socket(folder: int, owner: tuple[int, int]) -> None:
+    """Make the task's user the owner of its new socket, and of no other file that the task put in its place."""
+    found = os.open(LOCK_SOCKET, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        about = os.fstat(found)
+        if not stat.S_ISSOCK(about.st_mode) or about.st_uid != os.geteuid():
+            raise OSError(f"{LOCK_SOCKET} of the task was replaced while it was created")
+        os.chown(f"/proc/self/fd/{found}", *owner)
+    finally:
+        os.close(found)
 
 
 def in_memory(path: Path) -> bool:

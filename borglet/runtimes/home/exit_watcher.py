@@ -70,6 +70,7 @@ class ExitWatcher:
             incarnation.pidfd = -1
 
     async def _finish(self, incarnation: SupervisedTask) -> None:
+        self._home.close_door(incarnation)
         exit_ = incarnation.directory.exit() or await self.bury(incarnation)
         await self._home.confinement.clear(incarnation.directory)
         self._home.secrets.remove(incarnation.directory.name)
@@ -98,6 +99,7 @@ class ExitWatcher:
     async def give_up(self, incarnation: SupervisedTask, reason: str) -> None:
         """Clean up after a failed start of a task, and store its exit. `reason`: a text for the owner of the job."""
         directory = incarnation.directory
+        self._home.close_door(incarnation)
         supervisor = directory.supervisor()
         if supervisor is not None:
             await _supervisor_ended(supervisor)

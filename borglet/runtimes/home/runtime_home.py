@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from borglet.messages import EndCause, Exit, RunTask, TaskKey
-from borglet.runtimes.base.runtime import Presence, StartFailed
+from borglet.messages import EndCause, Exit, RunTask, TaskKey, TaskRun
+from borglet.runtimes.base.runtime import Presence, StartFailed, TaskDoors
 from borglet.runtimes.base.secret_files import SecretFiles
 from borglet.runtimes.cgroups.cgroups import CgroupTree, detect
 from borglet.runtimes.home import trash
@@ -78,6 +78,7 @@ class RuntimeHome:
         self.allocs = AllocFolders(self.home)
         self.secrets = SecretFiles(self.home)
         self.tasks: dict[TaskKey, SupervisedTask] = {}
+        self.doors: TaskDoors | None = None
         self._emptying = asyncio.Lock()
         self.closing = False
 
@@ -110,6 +111,18 @@ class RuntimeHome:
                 f"the machine could not prepare the folder of the task's alloc: {error}; an SRE can check the machine's"
                 " disk"
             ) from error
+
+    async def open_door(self, known: SupervisedTask) -> None:
+        """Open the socket of a task that uses locks. Raises OSError if this fails."""
+        task = known.kept.task
+        if task.locks and self.doors is not None:
+            owner = os.stat(known.directory.work)
+            listener = self.secrets.listen(known.directory.name, (owner.st_uid, owner.st_gid))
+            await self.doors.open(TaskRun(task.key, known.kept.run), listener)
+
+    def close_door(self, known: SupervisedTask) -> None:
+        if self.doors is not None:
+            self.doors.close(TaskRun(known.kept.task.key, known.kept.run))
 
     def discard(self, directory: TaskDirectory) -> None:
         """Move the files of a task to the trash. Its logs stay, and are deleted after a certain time."""

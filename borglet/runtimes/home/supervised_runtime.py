@@ -41,7 +41,7 @@ from borglet.messages import (
     TaskKey,
     Usage,
 )
-from borglet.runtimes.base.runtime import NO_TREES, Presence, StartFailed
+from borglet.runtimes.base.runtime import NO_TREES, Presence, StartFailed, TaskDoors
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.home import supervisors
 from borglet.runtimes.home.adoption import adopt
@@ -77,6 +77,10 @@ class SupervisedRuntime:
         self.api_url = ""
         self._adopted = False
         self._capacity = self._runtime_home.measure_capacity()
+
+    def serve_doors(self, doors: TaskDoors) -> None:
+        """Let `doors` answer the requests of tasks at their sockets. Call this before tasks start or are adopted."""
+        self._runtime_home.doors = doors
 
     # -- the machine
 
@@ -121,6 +125,7 @@ class SupervisedRuntime:
             if (token := self._identities.pop(task.key, None)) is not None:
                 directory.write_identity(token)
             self._write_secrets(directory, secrets)
+            await self._runtime_home.open_door(incarnation)
             await self._confinement.prepare_container(directory, plan)
             launch = self._confinement.launch_with(directory, plan, variables) if variables else plan.launch
             groups = self._containers.create(task, directory.name)
@@ -278,7 +283,19 @@ class SupervisedRuntime:
         if not self._adopted:
             self._adopted = True
             await adopt(self._runtime_home, self._exit_watcher)
+            for known in self._tasks.values():
+                if known.exit is None:
+                    await self._reopen_door(known)
         return [incarnation.presence() for incarnation in self._tasks.values()]
+
+    async def _reopen_door(self, known: SupervisedTask) -> None:
+        """Open the socket of a task that an earlier Borglet started."""
+        try:
+            await self._runtime_home.open_door(known)
+        except OSError as error:
+            log.error(
+                "cannot open the socket for locks of task %s, which keeps running: %s", known.directory.name, error
+            )
 
     # -- measuring
 

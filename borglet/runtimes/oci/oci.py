@@ -28,7 +28,7 @@ from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes.base import task_command, task_users
 from borglet.runtimes.base.networks import TaskNetworks, choose_address
 from borglet.runtimes.base.runtime import StartFailed
-from borglet.runtimes.base.secret_files import SecretFiles
+from borglet.runtimes.base.secret_files import LOCK_SOCKET, SecretFiles
 from borglet.runtimes.base.task_users import Account
 from borglet.runtimes.cgroups.limits import kernel_limits
 from borglet.runtimes.home.confinement import Confinement, LaunchPlan
@@ -128,6 +128,7 @@ class ContainerConfinement(Confinement):
             alloc=ALLOC if directory.alloc is not None else "",
             identity=f"{IDENTITY}/{directory.identity.name}",
             secrets=SECRETS if any(ref.file for ref in task.secrets) else "",
+            locks=f"{SECRETS}/{LOCK_SOCKET}" if task.locks else "",
         )
         working_directory = task_command.working_directory(task, WORK)
         limits = kernel_limits(task)

@@ -18,7 +18,7 @@ from borglet.messages import (
     ShellGrant,
     TaskIdentity,
     TaskKey,
-    Welcome,
+    ToBorglet,
     encode,
 )
 from scheduling.link.shard.secret_rotation import Rotation
@@ -173,7 +173,7 @@ class Connection:
         self.logs_asked -= {chunk.request_id for chunk in wanted}
         return msgspec.structs.replace(report, logs=wanted) if wanted else None
 
-    def post(self, message: Welcome | Refusal | Poll) -> None:
+    def post(self, message: ToBorglet) -> None:
         if not self.closing:
             self.wire.send(encode(message))
 

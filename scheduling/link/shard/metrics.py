@@ -47,7 +47,8 @@ class ShardMetrics(Collector):
 
     def __init__(self, held: Callable[[], int]) -> None:
         self._held = held
-        self.polls = self.settled = self.handshakes = self.written = 0
+        self.polls = self.settled = self.handshakes = self.written = self.lock_calls = self.lock_renewals = 0
+        self.lock_waits: Callable[[], int] = lambda: 0
         self.refusals: Counter[str] = Counter()
         self.intervals = Buckets(0.1, 0.5, 1, 2, 3, 4, 4.5, 5, 5.5, 6, 7, 8, 10, 15, 30)
         self.lateness = Buckets(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
@@ -55,7 +56,10 @@ class ShardMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("borg_link_connections", "Machines that this shard serves", value=self._held())
+        yield GaugeMetricFamily("borg_link_lock_waits", "Locks for which tasks wait", value=self.lock_waits())
         for name, text, value in (
+            ("lock_calls", "Requests of tasks about locks", self.lock_calls),
+            ("lock_renewals", "Renewed sessions of locks", self.lock_renewals),
             ("reports", "Reports received", self.polls),
             ("settled_reports", "Reports without a change", self.settled),
             ("handshakes", "WebSockets accepted", self.handshakes),

@@ -8,6 +8,7 @@ All of these messages may be lost. Without Redis, a shard still serves its machi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -18,6 +19,7 @@ from quota.vocabulary.errors import Rejected
 from scheduling.link.shard.shard import Shard
 from scheduling.link.transport.redis_client import RedisClient
 from scheduling.link.transport.spread import ConnectionBalance
+from scheduling.locks import notices as lock_notices
 from scheduling.machines import last_contact, log_requests
 from scheduling.shells import streams
 from scheduling.usage import live_usage
@@ -40,6 +42,8 @@ class RedisBridge(RedisClient):
         self.shells = streams.connect(url)
         self._new_sessions: list[str] = []
         self._balance = ConnectionBalance()
+        self.on_lock_notice: Callable[[bytes], None] | None = None
+        self.on_subscribed: Callable[[], None] | None = None
         shard.hearing.on_logs = self._logs_came
         shard.on_session = self._session_taken
 
@@ -47,7 +51,9 @@ class RedisBridge(RedisClient):
         self._tasks.begin(self._beat_forever())
         self._tasks.begin(
             self._listen_forever(
-                _NOTICES, _SESSIONS, log_requests.channel(self._shard.name), streams.channel(self._shard.name)
+                *(_NOTICES, _SESSIONS, lock_notices.CHANNEL),
+                log_requests.channel(self._shard.name),
+                streams.channel(self._shard.name),
             )
         )
 
@@ -148,6 +154,8 @@ class RedisBridge(RedisClient):
 
     def _subscribed(self) -> None:
         self._shard.notice()  # earlier notices may be lost
+        if self.on_subscribed is not None:
+            self.on_subscribed()
 
     async def _take(self, channel: str, data: bytes) -> None:
         if channel.startswith("borg:cell:"):
@@ -157,6 +165,9 @@ class RedisBridge(RedisClient):
             for line in data.splitlines():
                 machine_id, session = line.split()
                 self._shard.supersede(int(machine_id), int(session))
+        elif channel == lock_notices.CHANNEL:
+            if self.on_lock_notice is not None:
+                self.on_lock_notice(data)
         elif channel == streams.channel(self._shard.name):
             self._tasks.begin(self._grant_shell(msgspec.json.decode(data, type=streams.ShellRequest)))
         else:

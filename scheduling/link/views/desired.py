@@ -327,6 +327,7 @@ def _instruction(
         whole_cores=task.whole_cores,
         leave_s=newest.leave_s(task, ttl_s=settings.BORG_DNS_TTL),
         max_run_s=task.max_run_s,
+        locks=list(task.locks),
     )
 
 

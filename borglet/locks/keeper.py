@@ -1,0 +1,269 @@
+"""The sessions in which runs of tasks hold locks, and their leases.
+
+A lease begins here when the request was sent, which is before PostgreSQL wrote it. So it ends here first, whatever the
+clocks show. A run whose lease has ended is ended in PostgreSQL too, as soon as the link is back: it never holds its
+locks again without acquiring them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, TaskRun
+
+log = logging.getLogger(__name__)
+
+RENEW_S = 4.0
+# A lease ends here so much earlier than in PostgreSQL. It covers clocks whose rates differ by up to a fifteenth.
+MARGIN_S = 1.0
+# For a call that does not wait. The shard's own limits are shorter.
+ANSWER_WITHIN_S = 20.0
+MOST_WAIT_S = 60.0
+# A new Borglet knows the sessions of its machine when it has a connection to the cell.
+KNOWN_WITHIN_S = 2.0
+MOST_ENDED = 500
+
+Send = Callable[[msgspec.Struct], None]
+
+
+def boot_clock() -> float:
+    """Return seconds since the machine started. Unlike the monotonic clock, it includes time in which the machine was
+    suspended.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class LinkAway(Exception):
+    """The error if a request cannot be sent to the cell, or its answer did not come. The message has the cure."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    """The lease of a run that holds locks. `since`: when it was known first. `over`: set when it ends."""
+
+    since: float
+    until: float
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class LockKeeper:
+    """Passes requests of tasks about locks to the link, and keeps the sessions of their runs alive.
+
+    Use it in one asyncio loop. `clock`: seconds that never run backwards.
+    """
+
+    def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
+        self._clock = clock
+        self._send: Send | None = None
+        self._number = 0
+        self._calls: dict[int, asyncio.Future[LockAnswer]] = {}
+        self._live: set[TaskRun] = set()
+        self._leases: dict[TaskRun, _Lease] = {}
+        self._lost: set[TaskRun] = set()  # runs that lost a lease, and have acquired no lock since
+        self._ended: set[TaskRun] = set()  # to be ended in PostgreSQL
+        self._unsure = True  # the cell may have sessions of this machine that are not in `_leases`
+        self._renewal: tuple[int, float, list[TaskRun]] | None = None  # number, when it was sent, runs in `ended`
+        self._sent_at = -RENEW_S
+        self._due = asyncio.Event()
+        self._confirmed = asyncio.Event()  # set and cleared when a renewal was answered
+        self._renewing: asyncio.Task[None] | None = None
+
+    # -- the link
+
+    def connected(self, send: Send) -> None:
+        """Begin to send messages with `send`."""
+        self._send, self._unsure, self._renewal = send, True, None
+        self._renewing = asyncio.get_running_loop().create_task(self._renew_forever())
+
+    def disconnected(self) -> None:
+        """Send nothing any more. Requests that have no answer yet fail."""
+        self._send = None
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        self._confirmed.set()
+        self._confirmed.clear()
+        for future in self._calls.values():
+            if not future.done():
+                detail = "the connection to the cell was lost before its answer; read the lock, or acquire it again"
+                future.set_exception(LinkAway(detail))
+
+    def take(self, message: LockAnswer | LocksRenewed) -> None:
+        """Handle a message of the shard."""
+        if isinstance(message, LockAnswer):
+            future = self._calls.get(message.number)
+            if future is not None and not future.done():
+                future.set_result(message)
+        elif self._renewal is not None and self._renewal[0] == message.number:
+            self._renewed(message, *self._renewal[1:])
+
+    async def close(self) -> None:
+        self.disconnected()
+        await asyncio.sleep(0)
+
+    # -- tasks
+
+    def begin(self, run: TaskRun) -> None:
+        """Begin to accept requests of a run."""
+        self._live.add(run)
+        if self._unsure:
+            self._due.set()
+
+    def end(self, run: TaskRun) -> None:
+        """End the session of a run that has ended. Its locks become free as soon as the shard has the message."""
+        self._live.discard(run)
+        self._lost.discard(run)
+        self._finish(run)
+        self._ended.add(run)
+        self._due.set()
+
+    async def call(self, run: TaskRun, method: str, target: str, body: str) -> LockAnswer:
+        """Return the cell's answer to a request of a run. Raises `LinkAway` if there is none."""
+        send = await self._ready(run)
+        self._number += 1
+        number, sent_at = self._number, self._clock()
+        future: asyncio.Future[LockAnswer] = asyncio.get_running_loop().create_future()
+        self._calls[number] = future
+        try:
+            send(LockCall(number, run, method, target, body))
+            async with asyncio.timeout(MOST_WAIT_S + ANSWER_WITHIN_S):
+                answer = await future
+        except TimeoutError as error:
+            raise LinkAway("the cell did not answer in time; read the lock again, or acquire it again") from error
+        finally:
+            del self._calls[number]
+        if answer.holds is False:
+            self._finish(run)
+        elif answer.holds and not self._hold(run, sent_at + answer.waited_s, answer.lease_s):
+            raise LinkAway("the cell answered too late, and the locks of the task are lost; acquire them again")
+        return answer
+
+    async def _ready(self, run: TaskRun) -> Send:
+        """Return the function that sends messages, when the cell has ended the session that the run lost. Raises
+        `LinkAway` if there is no connection.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                while self._send is not None and run in self._ended:
+                    await self._confirmed.wait()
+        if self._send is None or run in self._ended:
+            raise LinkAway("this machine has no connection to its cell now; try again later")
+        return self._send
+
+    async def session(self, run: TaskRun, wait_s: float) -> dict[str, object]:
+        """Return whether the run's locks are certainly its own, for how many seconds, and whether it has lost some
+        since it last acquired one. With `wait_s`, wait until it does not hold locks any more.
+
+        Raises `LinkAway` if a new Borglet does not know yet whether the run holds locks.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._knows(run):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(wait_s, KNOWN_WITHIN_S)):
+                    while not self._knows(run):
+                        await self._confirmed.wait()
+            if not self._knows(run):
+                detail = "the Borglet does not know yet whether the task holds locks; count with your last `left_s`"
+                raise LinkAway(detail)
+        deadline = loop.time() + min(wait_s, MOST_WAIT_S)
+        while (lease := self._lease_of(run)) is not None and (wait_s := deadline - loop.time()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(wait_s, lease.until - self._clock())):
+                    await lease.over.wait()
+        left_s = self.left_s(run)
+        name = f"{run.key}/{run.run}"
+        return {"session": name, "holds": left_s > 0, "left_s": left_s, "lost": run in self._lost}
+
+    def left_s(self, run: TaskRun) -> float:
+        """Return for how many seconds the locks of a run are certainly its own; 0 if it holds none."""
+        lease = self._lease_of(run)
+        return round(lease.until - self._clock(), 3) if lease is not None else 0.0
+
+    # -- leases
+
+    def _knows(self, run: TaskRun) -> bool:
+        return not self._unsure or run in self._leases or run in self._lost
+
+    def _hold(self, run: TaskRun, begun_at: float, lease_s: float) -> bool:
+        """Begin or extend the lease of a run. Return whether the run has its locks. `begun_at`: a time before
+        PostgreSQL wrote it.
+        """
+        until, now = begun_at + lease_s - MARGIN_S, self._clock()
+        if run not in self._live:
+            self._ended.add(run)
+            self._due.set()
+            return False
+        lease = self._leases.get(run)
+        if until <= now or (lease is not None and lease.until <= now):
+            self._lose(run, "its lease was not renewed in time")
+            self._due.set()
+            return False
+        self._lost.discard(run)
+        if lease is not None:
+            lease.until = max(lease.until, until)
+            return True
+        if not self._leases:
+            self._sent_at = now
+        self._leases[run] = _Lease(now, until)
+        self._due.set()
+        return True
+
+    def _finish(self, run: TaskRun) -> None:
+        lease = self._leases.pop(run, None)
+        if lease is not None:
+            lease.over.set()
+
+    def _lose(self, run: TaskRun, why: str) -> None:
+        log.warning("task %s has lost its locks: %s", run.key, why)
+        self._finish(run)
+        self._lost.add(run)
+        self._ended.add(run)
+
+    def _lease_of(self, run: TaskRun) -> _Lease | None:
+        """Return the lease of a run, or None if it has ended."""
+        lease = self._leases.get(run)
+        if lease is not None and lease.until <= self._clock():
+            self._lose(run, "its lease was not renewed in time")
+            return None
+        return lease
+
+    async def _renew_forever(self) -> None:
+        while True:
+            for run in list(self._leases):
+                self._lease_of(run)
+            self._due.clear()
+            urgent = self._ended or (self._unsure and self._live)
+            if self._send is not None and (urgent or (self._leases and self._clock() >= self._sent_at + RENEW_S)):
+                self._number, self._sent_at = self._number + 1, self._clock()
+                ended = sorted(self._ended)[:MOST_ENDED]
+                self._renewal = self._number, self._sent_at, ended
+                self._send(RenewLocks(self._number, ended))
+            pause_s = max(0.01, self._sent_at + RENEW_S - self._clock()) if urgent or self._leases else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._due.wait()
+
+    def _renewed(self, message: LocksRenewed, sent_at: float, ended: list[TaskRun]) -> None:
+        self._renewal, self._unsure = None, False
+        self._ended -= set(ended) - set(message.runs)
+        renewed = set(message.runs)
+        for run in renewed - self._leases.keys():
+            if run in self._live and run not in self._lost and run not in self._ended:
+                self._hold(run, sent_at, message.lease_s)
+            else:
+                self._ended.add(run)
+                self._due.set()
+        for run, lease in list(self._leases.items()):
+            if run in renewed:
+                lease.until = max(lease.until, sent_at + message.lease_s - MARGIN_S)
+            elif lease.since <= sent_at:
+                self._lose(run, "the cell has ended its session")
+        self._confirmed.set()
+        self._confirmed.clear()

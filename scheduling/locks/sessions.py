@@ -1,0 +1,217 @@
+"""The sessions that hold locks: their leases, renewals and ends. Only the clock of PostgreSQL decides whether a session
+has ended.
+
+    task:  acquire ─► session of the run ─► its Borglet renews all sessions of the machine, in one statement per shard
+    user:  acquire ─► session with a uid  ─► the user renews it
+
+A transaction locks the row of the lock first, and then rows of sessions in order of id.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from django.db import transaction
+
+from borglet.messages import TaskKey, TaskRun
+from quota.vocabulary.errors import Conflict
+from scheduling.journal.sql import execute, query
+from scheduling.locks import notices
+from scheduling.locks.lock_rules import TASK_LEASE_S
+
+# Ended sessions are deleted after this time, when the tenant gets a new session.
+_KEPT_ENDED = "1 hour"
+_SESSIONS = "SELECT id FROM scheduling_locksession"
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The locks of a tenant in a cell."""
+
+    cell_id: int
+    tenant_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seeker:
+    """The one who acquires, holds or releases a lock. `owner`: a name for people.
+
+    For a task: its machine and run. For a user: `uid` of the session, or None to begin a new one.
+    """
+
+    owner: str
+    lease_s: float = TASK_LEASE_S
+    machine: int | None = None
+    run: TaskRun | None = None
+    uid: uuid.UUID | None = None
+
+    @property
+    def ids(self) -> tuple[uuid.UUID | None, int | None, int | None, int | None]:
+        """Return job, index, incarnation and run of a task."""
+        if self.run is None:
+            return None, None, None, None
+        key = self.run.key
+        return uuid.UUID(hex=key.job), key.index, key.incarnation, self.run.run
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session that has not ended. `mine`: it belongs to the seeker who asked."""
+
+    id: int
+    uid: uuid.UUID
+    owner: str
+    left_s: float
+    mine: bool
+
+
+def lock_sessions(space: Space, holder: int | None, seeker: Seeker | None) -> tuple[Session | None, Session | None]:
+    """Lock the rows of the session `holder` and of the seeker. Return both; None for a session that does not exist or
+    has ended. Call this in a transaction.
+    """
+    job, index, incarnation, run = seeker.ids if seeker is not None else (None, None, None, None)
+    rows = query(
+        "SELECT id, uid, owner, extract(epoch FROM expires_at - clock_timestamp()), job, index, incarnation, run"
+        " FROM scheduling_locksession WHERE cell_id = %s AND tenant_id = %s AND (id = %s OR uid = %s"
+        " OR (job = %s AND index = %s AND incarnation = %s AND run = %s)) ORDER BY id FOR UPDATE",
+        [
+            *(space.cell_id, space.tenant_id, holder, seeker.uid if seeker is not None else None),
+            *(job, index, incarnation, run),
+        ],
+    )
+    found: list[Session | None] = [None, None]
+    for id_, uid, owner, left_s, *ids in rows:
+        if left_s <= 0:
+            continue
+        mine = seeker is not None and (
+            tuple(ids) == seeker.ids if seeker.run is not None else uid == seeker.uid and owner == seeker.owner
+        )
+        session = Session(id_, uid, owner, float(left_s), mine)
+        if id_ == holder:
+            found[0] = session
+        if mine:
+            found[1] = session
+    return found[0], found[1]
+
+
+def extended(space: Space, seeker: Seeker, own: Session | None) -> Session:
+    """Return the session of a seeker with a lease that begins now. Begin the session if `own` (see `lock_sessions`) is
+    None. Raises `Conflict` if the seeker names a session that has ended.
+    """
+    if own is not None:
+        execute(
+            "UPDATE scheduling_locksession SET expires_at = greatest(expires_at,"
+            " clock_timestamp() + lease_s * interval '1 s') WHERE id = %s",
+            [own.id],
+        )
+        return own
+    if seeker.uid is not None:
+        raise Conflict("session-ended", f"session {seeker.uid} has ended, or is not yours; acquire without a session")
+    job, index, incarnation, run = seeker.ids
+    if job is not None:
+        # A session that has expired does not come back, so that it does not hold its earlier locks again.
+        execute(
+            "DELETE FROM scheduling_locksession WHERE job = %s AND index = %s AND incarnation = %s AND run = %s"
+            " AND expires_at <= clock_timestamp()",
+            [job, index, incarnation, run],
+        )
+    _delete_ended(space)
+    (row,) = query(
+        "INSERT INTO scheduling_locksession (uid, cell_id, tenant_id, owner, lease_s, expires_at, machine, job, index,"
+        " incarnation, run) VALUES (%s, %s, %s, %s, %s, clock_timestamp() + %s * interval '1 s', %s, %s, %s, %s, %s)"
+        " ON CONFLICT (job, index, incarnation, run) DO UPDATE SET expires_at = EXCLUDED.expires_at"
+        " RETURNING id, uid",
+        [
+            *(uuid.uuid4(), space.cell_id, space.tenant_id, seeker.owner, seeker.lease_s, seeker.lease_s),
+            *(seeker.machine, job, index, incarnation, run),
+        ],
+    )
+    return Session(row[0], row[1], seeker.owner, seeker.lease_s, mine=True)
+
+
+def renew(space: Space, owner: str, uid: uuid.UUID) -> float:
+    """Renew the session of a user. Return its lease in seconds. Raises `Conflict` if the session has ended, is not the
+    user's or holds no lock any more.
+    """
+    rows = query(
+        "UPDATE scheduling_locksession SET expires_at = clock_timestamp() + lease_s * interval '1 s' WHERE uid = %s"
+        " AND cell_id = %s AND tenant_id = %s AND owner = %s AND machine IS NULL AND expires_at > clock_timestamp()"
+        " RETURNING lease_s",
+        [uid, space.cell_id, space.tenant_id, owner],
+    )
+    if not rows:
+        cure = "its locks may have other holders; stop the work that needs them, and acquire them again"
+        raise Conflict("session-ended", f"session {uid} has ended, or is not yours; {cure}")
+    return float(rows[0][0])
+
+
+def end(space: Space, owner: str, uid: uuid.UUID) -> None:
+    """End the session of a user. Its locks are free at once. Do nothing if it has ended."""
+    _end("uid = %s AND cell_id = %s AND tenant_id = %s AND owner = %s", [uid, space.cell_id, space.tenant_id, owner])
+
+
+def renew_machines(machine_ids: Sequence[int]) -> dict[int, list[TaskRun]]:
+    """Renew the sessions of all tasks on these machines. Return the runs whose sessions continue, by machine. Makes one
+    statement.
+
+    A session that has expired is not renewed. Nor is one whose incarnation the machine should neither run nor stop,
+    because the master has replaced it.
+    """
+    rows = query(
+        "WITH found AS (SELECT s.id FROM scheduling_locksession AS s"
+        " JOIN scheduling_job AS j ON j.uid = s.job JOIN scheduling_task AS t ON t.job_id = j.id AND t.index = s.index"
+        " WHERE s.machine = ANY(%s) AND s.expires_at > clock_timestamp()"
+        " AND (t.incarnation = s.incarnation AND t.machine_id = s.machine OR EXISTS (SELECT 1"
+        " FROM scheduling_departure AS d WHERE d.task_id = t.id AND d.incarnation = s.incarnation"
+        " AND d.machine_id = s.machine))"
+        " ORDER BY s.id FOR UPDATE OF s)"
+        " UPDATE scheduling_locksession AS s SET expires_at = clock_timestamp() + s.lease_s * interval '1 s' FROM found"
+        " WHERE s.id = found.id AND s.expires_at > clock_timestamp()"
+        " RETURNING s.machine, s.job, s.index, s.incarnation, s.run",
+        [list(machine_ids)],
+    )
+    found: dict[int, list[TaskRun]] = defaultdict(list)
+    for machine, job, index, incarnation, run in rows:
+        found[machine].append(TaskRun(TaskKey(job.hex, index, incarnation), run))
+    return found
+
+
+def end_runs(ended: Mapping[int, Iterable[TaskRun]]) -> None:
+    """End the sessions of runs that have ended, by machine. Their locks are free at once."""
+    ids = [(machine, *Seeker("", run=run).ids) for machine, runs in ended.items() for run in runs]
+    if ids:
+        _end(
+            "(machine, job, index, incarnation, run) IN (SELECT * FROM unnest(%s::bigint[], %s::uuid[], %s::int[],"
+            " %s::int[], %s::int[]))",
+            [list(column) for column in zip(*ids, strict=True)],
+        )
+
+
+def _end(where: str, values: list[object]) -> None:
+    with transaction.atomic():
+        ids = [row[0] for row in query(f"{_SESSIONS} WHERE {where} ORDER BY id FOR UPDATE", values)]
+        if ids:
+            execute("DELETE FROM scheduling_locksession WHERE id = ANY(%s)", [ids])
+            freed = query("SELECT cell_id, tenant_id, name FROM scheduling_lockfile WHERE session = ANY(%s)", [ids])
+            notices.publish(freed)
+
+
+def end_if_idle(session: Session) -> bool:
+    """End a session that holds no lock any more. Return whether it continues. The caller has locked its row."""
+    gone = execute(
+        "DELETE FROM scheduling_locksession WHERE id = %s AND NOT EXISTS (SELECT 1 FROM scheduling_lockfile"
+        " WHERE session = %s)",
+        [session.id, session.id],
+    )
+    return not gone
+
+
+def _delete_ended(space: Space) -> None:
+    execute(
+        "DELETE FROM scheduling_locksession WHERE id IN (SELECT id FROM scheduling_locksession WHERE tenant_id = %s"
+        " AND cell_id = %s AND expires_at < clock_timestamp() - %s::interval LIMIT 100 FOR UPDATE SKIP LOCKED)",
+        [space.tenant_id, space.cell_id, _KEPT_ENDED],
+    )

@@ -1,0 +1,191 @@
+"""Leases of locks on a machine: they end here before they end in the cell, and a lost one never comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+
+from borglet.locks.keeper import MARGIN_S, RENEW_S, LinkAway, LockKeeper
+from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, TaskKey, TaskRun
+
+LEASE_S = 15.0
+RUN, OTHER = TaskRun(TaskKey("a" * 32, 0, 1), 1), TaskRun(TaskKey("a" * 32, 1, 1), 1)
+
+
+class Cell:
+    """The other end of the link: it records messages, and answers when the test says so. Its time is virtual."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.keeper = LockKeeper(lambda: self.now)
+        self.sent: list[Any] = []
+
+    def send(self, message: msgspec.Struct) -> None:
+        self.sent.append(message)
+
+    async def calls(self, kind: type[Any]) -> Any:
+        """Return the next message of this kind."""
+        async with asyncio.timeout(10):
+            while not (found := [message for message in self.sent if isinstance(message, kind)]):
+                await asyncio.sleep(0)
+        self.sent.remove(found[0])
+        return found[0]
+
+    async def acquires(self, run: TaskRun = RUN, *, waited_s: float = 0.0, slow_s: float = 0.0) -> LockAnswer:
+        call = asyncio.ensure_future(self.keeper.call(run, "POST", "/v1/acquire", "{}"))
+        asked = await self.calls(LockCall)
+        assert asked.run == run
+        self.now += waited_s + slow_s
+        self.keeper.take(LockAnswer(asked.number, 200, "{}", holds=True, waited_s=waited_s, lease_s=LEASE_S))
+        return await call
+
+    async def renews(self, *runs: TaskRun) -> RenewLocks:
+        asked: RenewLocks = await self.calls(RenewLocks)
+        self.keeper.take(LocksRenewed(asked.number, LEASE_S, list(runs)))
+        return asked
+
+    async def left_s(self, run: TaskRun = RUN) -> float:
+        answer = await self.keeper.session(run, 0.0)
+        return float(str(answer["left_s"]))
+
+    async def lost(self, run: TaskRun = RUN) -> bool:
+        return bool((await self.keeper.session(run, 0.0))["lost"])
+
+
+def with_cell(story: Callable[[Cell], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        cell = Cell()
+        cell.keeper.connected(cell.send)
+        try:
+            await story(cell)
+        finally:
+            await cell.keeper.close()
+
+    asyncio.run(main())
+
+
+def test_a_lease_begins_when_the_request_was_sent() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires(slow_s=2.0)
+        assert await cell.left_s() == LEASE_S - MARGIN_S - 2.0
+        with pytest.raises(LinkAway, match="too late"):  # the earlier lease ended while the call waited
+            await cell.acquires(waited_s=30.0, slow_s=1.0)
+        assert await cell.left_s() == 0
+        assert await cell.lost()
+
+    with_cell(story)
+
+
+def test_the_time_for_which_the_cell_waited_does_not_count() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires(waited_s=30.0, slow_s=2.0)
+        assert await cell.left_s() == LEASE_S - MARGIN_S - 2.0
+
+    with_cell(story)
+
+
+def test_a_renewal_extends_the_lease_from_when_it_was_sent() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires()
+        cell.keeper.begin(OTHER)
+        cell.keeper.end(OTHER)  # sends a message at once
+        cell.now += 3.0
+        asked = await cell.calls(RenewLocks)
+        cell.now += 2.0
+        assert asked.ended == [OTHER]
+        cell.keeper.take(LocksRenewed(asked.number, LEASE_S, [RUN]))
+        assert await cell.left_s() == LEASE_S - MARGIN_S - 2.0
+
+    with_cell(story)
+
+
+def test_without_the_link_a_lease_ends_here_first_and_is_then_ended_in_the_cell() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires()
+        cell.keeper.disconnected()
+        with pytest.raises(LinkAway, match="no connection"):
+            await cell.keeper.call(RUN, "GET", "/v1/locks", "")
+        cell.now += LEASE_S - MARGIN_S - 0.1
+        assert await cell.left_s() > 0
+        waiting = asyncio.ensure_future(cell.keeper.session(RUN, 60.0))
+        await asyncio.sleep(0)
+        cell.now += 0.2
+        assert (await waiting)["holds"] is False
+        assert await cell.lost()
+        cell.sent.clear()
+        cell.keeper.connected(cell.send)
+        call = asyncio.ensure_future(cell.keeper.call(RUN, "POST", "/v1/acquire", "{}"))
+        asked = await cell.calls(RenewLocks)
+        assert asked.ended == [RUN], "a run that lost its locks does not get them back"
+        assert cell.sent == [], "a new acquisition waits until the old session has ended"
+        cell.keeper.take(LocksRenewed(asked.number, LEASE_S, []))
+        acquire = await cell.calls(LockCall)
+        cell.keeper.take(LockAnswer(acquire.number, 200, "{}", holds=True, lease_s=LEASE_S))
+        await call
+        assert await cell.left_s() > 0
+        assert not await cell.lost()
+
+    with_cell(story)
+
+
+def test_a_session_that_the_cell_has_ended_is_lost_at_the_next_renewal() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires()
+        cell.keeper.begin(OTHER)
+        cell.keeper.end(OTHER)
+        await cell.renews()
+        assert await cell.lost()
+
+    with_cell(story)
+
+
+def test_a_new_borglet_continues_sessions_of_runs_that_live_and_ends_others() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews(RUN, OTHER)
+        assert 0 < await cell.left_s() <= LEASE_S - MARGIN_S
+        assert (await cell.renews(RUN)).ended == [OTHER]
+
+    with_cell(story)
+
+
+def test_a_machine_without_locks_sends_nothing() -> None:
+    async def story(cell: Cell) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert cell.sent == []
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        cell.now += 10 * RENEW_S
+        cell.keeper.begin(OTHER)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert cell.sent == [], "tasks that may use locks and hold none are not renewed"
+
+    with_cell(story)
+
+
+def test_calls_fail_at_once_when_the_connection_is_lost() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        call = asyncio.ensure_future(cell.keeper.call(RUN, "GET", "/v1/locks", ""))
+        await cell.calls(LockCall)
+        cell.keeper.disconnected()
+        with pytest.raises(LinkAway, match="was lost"):
+            await call
+
+    with_cell(story)
