@@ -29,6 +29,7 @@ from portal.http.rate_limits import RequestRates  # noqa: E402
 from portal.http.request_deadlines import Front  # noqa: E402
 from portal.live import routing  # noqa: E402
 from portal.live.hub import hub  # noqa: E402
+from portal.live.lock_polls import LockPolls  # noqa: E402
 from portal.live.long_polls import NamePolls  # noqa: E402
 from portal.live.origins import SameOrigin  # noqa: E402
 from portal.live.watched_names import names_hub  # noqa: E402
@@ -70,6 +71,7 @@ async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     await send({"type": "lifespan.startup.complete"})
     await receive()
     await rates.close()
+    await lock_polls.stop()
     await database_sync_to_async(hub.stop)()
     await database_sync_to_async(names_hub.stop)()
     await send({"type": "lifespan.shutdown.complete"})
@@ -82,8 +84,9 @@ rates = RequestRates(
     tenant=settings.BORG_RATE_PER_TENANT,
     address=settings.BORG_RATE_PER_ADDRESS,
 )
+lock_polls = LockPolls(PackageUploads(http))
 application = Front(
-    http=NamePolls(PackageUploads(http)),
+    http=NamePolls(lock_polls),
     websocket=SameOrigin(AuthMiddlewareStack(URLRouter(routing.urlpatterns))),
     lifespan=lifespan,
     deadline_s=settings.BORG_REQUEST_DEADLINE_S,

@@ -25,6 +25,7 @@ from portal.cli import (
     faux,
     job_actions,
     jobs,
+    locks,
     money,
     notices,
     orders,
@@ -93,6 +94,7 @@ for group, name in (
     (templates.template, "template"),
     (workflows.workflow, "workflow"),
     (secrets.secret, "secret"),
+    (locks.lock, "lock"),
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 

@@ -39,6 +39,8 @@ _LONG = re.compile(
     r"PUT /api/v1/cells/[^/]+/packages/.*|POST /api/v1/cells/[^/]+/(jobs:bulk|checkpoints:restore(-in-place)?)/?"
     r"|(PUT|DELETE) /api/v1/studies/.*"
 )
+# Requests with `wait_s` below these paths are long polls.
+_WAITING = re.compile(r"/bns/|/api/v1/cells/[^/]+/locks/")
 # Database calls fail at the deadline, and their error becomes the answer. This is the extra time for the answer.
 GRACE_S = 2.0
 MOST_REQUESTS = 500
@@ -213,8 +215,10 @@ def _deadline_s(scope: dict[str, Any], usual_s: float) -> float:
 
 
 def _waits(scope: dict[str, Any]) -> bool:
-    """Return whether the request is a long poll, which waits for a change of a name (`portal.live.long_polls`)."""
-    return scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
+    """Return whether the request is a long poll, which waits for a change of a name (`portal.live.long_polls`) or for a
+    lock (`portal.live.lock_polls`).
+    """
+    return b"wait_s=" in scope["query_string"] and _WAITING.match(scope["path"]) is not None
 
 
 async def _answer(send: Send, scope: dict[str, Any], outage: Outage, *, close: bool = False) -> None:
