@@ -19,6 +19,8 @@ from portal.settings.environment import SETTINGS
 ROOT = Path(__file__).resolve().parents[2]
 # These settings are read by `borgctl` (some of them also as `--option`) and by `make up`.
 OF_CLIENTS = {"BORG_PROFILE", "BORG_TENANT", "BORG_TOKEN", "BORG_URL", "BORG_CELL", "BORG_CLIENT"}
+# Variables of the command that `borgctl lock acquire --exec` runs.
+OF_COMMANDS = {"BORG_LOCK", "BORG_LOCK_TOKEN"}
 OF_MAKE_UP = {"BORG_HOME"}
 # `deploy/ha/prepare.py` writes these for the engines of a control host.
 OF_CONTROL_HOSTS = {
@@ -57,7 +59,7 @@ def test_every_setting_that_a_document_names_exists() -> None:
     options = re.findall(r'option\(\s*(?:\w+,\s*)?"--([a-z-]+)"', (ROOT / "borglet" / "__main__.py").read_text())
     machines = {"BORGLET_" + option.upper().replace("-", "_") for option in options} | {"BORGLET_ATTRIBUTES"}
     tasks = set(re.findall(r'"(BORG_[A-Z_]+)"', Path(task_command.__file__).read_text())) | {"BORG_ALLOC_ENDED"}
-    known = set(SETTINGS) | machines | tasks | OF_CLIENTS | OF_MAKE_UP | OF_CONTROL_HOSTS
+    known = set(SETTINGS) | machines | tasks | OF_CLIENTS | OF_COMMANDS | OF_MAKE_UP | OF_CONTROL_HOSTS
     mentioned = named(r"\bBORG(?:LET)?_[A-Z0-9_]*[A-Z0-9]\b")
     assert len(mentioned) > 60
     assert {name: where for name, where in mentioned.items() if name not in known} == {}
