@@ -45,6 +45,7 @@ BENCHES = {
     "sql": "tests.bench.sql",
     "cron": "tests.bench.cron",
     "workflow": "tests.bench.workflow",
+    "locks": "tests.bench.locks",
     "year": "tests.bench.year.run",
 }
 
