@@ -43,6 +43,8 @@ from scheduling.models import (
     JobTemplate,
     JoinToken,
     KeptAlloc,
+    LockFile,
+    LockSession,
     Machine,
     Package,
     Workflow,
@@ -151,7 +153,8 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
         with journal.write(cell.id, principal) as entry:
             _check_unused(cell, name)
             removed = _remove_machines(entry)
-            JoinToken.objects.filter(cell=cell).delete()
+            for model in (JoinToken, LockFile, LockSession):
+                model.objects.filter(cell=cell).delete()
             left = CronJob.objects.select_related("tenant").filter(cell=cell).defer("template")
             cron_jobs_remove(entry, list(left), _REASON)
             templates_remove(entry, cell, _REASON)

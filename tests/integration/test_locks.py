@@ -13,6 +13,7 @@ from django.test import Client
 
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role
+from scheduling.cells.deletion import cell_delete
 from scheduling.journal.sql import execute, query
 from scheduling.locks import lock_rules, locks, sessions, task_calls
 from scheduling.locks.sessions import Seeker, Space
@@ -331,6 +332,14 @@ def test_locks_of_other_tenants_are_not_found(cell, owner) -> None:
     rows.a_tenant("other")
     for method, rest in (("GET", ""), ("GET", "files/a/"), ("POST", "acquire/a/"), ("PUT", "files/a/")):
         send(owner, method, url(cell, rest, "other"), status=404, content="x")
+
+
+def test_a_deleted_cell_has_no_locks(tenant) -> None:
+    cell = rows.a_cell("gone")
+    locks.acquire(Space(cell.id, tenant.id), "leader", user("ann"))
+    cell_delete(principal=rows.ME, cell=cell, confirm="gone")
+    assert not LockFile.objects.filter(cell=cell).exists()
+    assert not LockSession.objects.filter(cell=cell).exists()
 
 
 def test_a_job_file_with_wrong_locks_is_rejected_with_the_field(ann, cell) -> None:
