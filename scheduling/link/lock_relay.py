@@ -64,9 +64,9 @@ class LockRelay:
     def renew(self, held: Connection, renewal: RenewLocks) -> None:
         """Renew the leases of a machine, together with those of other machines."""
         earlier = self._renewals.get(held)
-        if earlier is not None:
-            renewal = msgspec.structs.replace(renewal, ended=(earlier.ended + renewal.ended)[:MOST_ENDED])
-        self._renewals[held] = renewal
+        ended = (earlier.ended if earlier is not None else []) + renewal.ended
+        ended = [run for run in ended[:MOST_ENDED] if task_calls.well_formed(run)]
+        self._renewals[held] = msgspec.structs.replace(renewal, ended=ended)
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
 
@@ -139,7 +139,10 @@ class LockRelay:
             try:
                 found = await self._database(_renew, [held.machine_id for held in batch], ended)
             except DatabaseAway as error:
-                log.warning("cannot renew locks of machines", machines=len(batch), error=str(error))
+                log.warning("locks of machines were not renewed", machines=len(batch), error=str(error))
+                continue
+            except Exception:
+                log.exception("cannot renew locks of machines", machines=len(batch))
                 continue
             self._figures.lock_renewals += sum(map(len, found.values()))
             for held, renewal in batch.items():

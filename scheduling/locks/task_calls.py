@@ -14,6 +14,7 @@ socket, and PostgreSQL knows whether the machine runs it.
 from __future__ import annotations
 
 import re
+import uuid
 from collections import OrderedDict
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -33,6 +34,7 @@ from scheduling.spec import parser
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?", re.ASCII)
+_JOB = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_KNOWN = 10_000
 # The locks of a task's job file, by job, version and index. A version never changes.
 _known: OrderedDict[tuple[int, int, int], tuple[str, ...]] = OrderedDict()
@@ -120,16 +122,24 @@ class Caller(msgspec.Struct, frozen=True):
         return LockKey(self.space.cell_id, self.space.tenant_id, name)
 
 
+def well_formed(run: TaskRun) -> bool:
+    """Return whether these can be the numbers of a run. A machine could send others."""
+    numbers = (run.key.index, run.key.incarnation, run.run)
+    return _JOB.fullmatch(run.key.job) is not None and all(0 <= number < 2**31 for number in numbers)
+
+
 def caller_of(machine_id: int, run: TaskRun) -> Caller:
     """Return the task of a run on this machine. Raises `Forbidden` if the machine should neither run nor stop it."""
     key = run.key
+    if not well_formed(run):
+        raise Forbidden("lock.use", "this is not a run of a task; use the socket of the task")
     rows = query(
         "SELECT j.id, j.name, j.cell_id, j.tenant_id, t.spec_version,"
         " t.incarnation = %s AND t.machine_id = %s AND t.state = 'running', EXISTS (SELECT 1"
         " FROM scheduling_departure AS d WHERE d.task_id = t.id AND d.incarnation = %s AND d.machine_id = %s)"
         " FROM scheduling_job AS j JOIN scheduling_task AS t ON t.job_id = j.id AND t.index = %s"
-        " WHERE replace(j.uid::text, '-', '') = %s",
-        [*(key.incarnation, machine_id) * 2, key.index, key.job],
+        " WHERE j.uid = %s",
+        [*(key.incarnation, machine_id) * 2, key.index, uuid.UUID(hex=key.job)],
     )
     if not rows or not (rows[0][5] or rows[0][6]):
         detail = f"this machine does not run task {key}; another incarnation of it may run elsewhere"

@@ -30,7 +30,7 @@ class LockWaits:
 
     def __init__(self, read: Callable[[LockKey], Awaitable[Lock | None]]) -> None:
         self._read = read
-        self._watching: dict[LockKey, asyncio.Event] = {}
+        self._watching: dict[LockKey, set[asyncio.Event]] = defaultdict(set)
         self._reads: dict[LockKey, asyncio.Task[Lock | None]] = {}
         self._queues: dict[LockKey, deque[asyncio.Event]] = defaultdict(deque)
 
@@ -42,7 +42,7 @@ class LockWaits:
     def changed(self, key: LockKey) -> None:
         """Let the requests look again that wait for this lock."""
         self._reads.pop(key, None)  # a read that has begun may not see the change
-        if (event := self._watching.pop(key, None)) is not None:
+        for event in self._watching.get(key, ()):
             event.set()
         if key in self._queues:
             self._queues[key][0].set()
@@ -58,14 +58,21 @@ class LockWaits:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait_s, MOST_WAIT_S)
-        while True:
-            event = self._watching.setdefault(key, asyncio.Event())
-            found = await self._shared_read(key)
-            left_s = deadline - loop.time()
-            sequence = found.sequence if found is not None else 0
-            if sequence != after or left_s <= 0:
-                return found
-            await _until(event, min(left_s, LOOK_AGAIN_S))
+        event = asyncio.Event()
+        self._watching[key].add(event)
+        try:
+            while True:
+                event.clear()
+                found = await self._shared_read(key)
+                left_s = deadline - loop.time()
+                sequence = found.sequence if found is not None else 0
+                if sequence != after or left_s <= 0:
+                    return found
+                await _until(event, min(left_s, LOOK_AGAIN_S))
+        finally:
+            self._watching[key].discard(event)
+            if not self._watching[key]:
+                del self._watching[key]
 
     async def _shared_read(self, key: LockKey) -> Lock | None:
         running = self._reads.get(key)

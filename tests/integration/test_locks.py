@@ -11,6 +11,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 
+from borglet.messages import TaskKey, TaskRun
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role
 from scheduling.cells.deletion import cell_delete
@@ -198,6 +199,9 @@ def test_a_machine_acts_only_for_tasks_that_it_should_run(job, machine, cell, sp
     run, elsewhere = lock_rows.run_of(job), rows.a_machine(cell, "m2")
     with pytest.raises(Forbidden, match="does not run task"):
         call(elsewhere, run, "GET", "/v1/locks")
+    for strange in (TaskKey("x", 0, 1), TaskKey(run.key.job, -1, 1), TaskKey(run.key.job, 0, 2**40)):
+        with pytest.raises(Forbidden, match="not a run"):
+            call(machine, TaskRun(strange, 1), "GET", "/v1/locks")
     call(machine, run, "POST", "/v1/acquire", name="shop/leader")
     lock_rows.evict(job)
     with pytest.raises(Forbidden, match="is being stopped"):
