@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import socket
+from collections import Counter
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +21,8 @@ from borglet.messages import TaskKey, TaskRun
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 64
+# A task that has no socket any more counts with a lease of at most this time.
+LONGEST_LEASE_S = 15.0
 
 
 @dataclass(slots=True)
@@ -27,6 +30,9 @@ class _Door:
     run: TaskRun
     server: asyncio.Server | None = None
     connections: set[asyncio.Task[None]] = field(default_factory=set)
+    acquiring: Counter[str] = field(default_factory=Counter)  # open requests to acquire a lock, by its name
+    delivered: Counter[str] = field(default_factory=Counter)  # answers that said that the task has the lock
+    unclaimed: set[str] = field(default_factory=set)  # locks whose new holder has left, while other requests waited
 
     def close(self) -> None:
         if self.server is not None:
@@ -53,11 +59,21 @@ class LockDoors:
 
         door.server = await asyncio.start_unix_server(serve, sock=listener, limit=MAX_HEAD_BYTES)
 
+    def adopt(self, run: TaskRun) -> None:
+        """Continue the session of a run that an earlier Borglet started."""
+        self._keeper.begin(run)
+
     def close(self, run: TaskRun) -> None:
-        """End the session of a run that has ended, and close its socket."""
-        if run.key in self._doors:
+        """Close the socket of a run. Its session continues until `ended`."""
+        door = self._doors.get(run.key)
+        if door is not None and door.run == run:
             self._close(run.key)
-            self._keeper.end(run)
+
+    def ended(self, run: TaskRun, *, certain: bool) -> None:
+        """End the session of a run. If it is not certain that all its processes have ended, wait until they know that
+        their lease has ended: they have no socket any more.
+        """
+        self._keeper.end(run, after_s=0.0 if certain else LONGEST_LEASE_S)
 
     def stop(self) -> None:
         """Close all sockets. The runs and their sessions continue."""
@@ -79,7 +95,7 @@ class LockDoors:
                 detail = f"the task has {MOST_CONNECTIONS} connections to this socket; close one of them"
                 writer.write(response(503, problem(503, "too-many-connections", detail), stays_open=False))
                 return
-            while await self._serve_one(door.run, reader, writer):
+            while await self._serve_one(door, reader, writer):
                 pass
         except BadRequest as error:
             writer.write(response(error.status, problem(error.status, "bad-request", str(error)), stays_open=False))
@@ -90,35 +106,59 @@ class LockDoors:
             with contextlib.suppress(ConnectionError):
                 writer.close()
 
-    async def _serve_one(self, run: TaskRun, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _serve_one(self, door: _Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request. Return whether the client may send another one."""
         request = await read_request(reader, writer)
         if request is None:
             return False
-        status, body, acquired = await self._answer(run, request)
-        writer.write(response(status, body, stays_open=request.stays_open))
-        with contextlib.suppress(ConnectionError):
-            await writer.drain()
-        if acquired and writer.is_closing():
-            # Nobody has the answer, so nobody would release the lock.
-            log.info("task %s left before it got lock %s, which is released", run.key, acquired)
-            with contextlib.suppress(LinkAway):
-                await self._keeper.call(run, "POST", "/v1/release", json.dumps({"name": acquired}))
+        name = _acquired_name(request)
+        if not name:
+            status, body, _ = await self._answer(door.run, request)
+            await _reply(writer, status, body, stays_open=request.stays_open)
+        else:
+            await self._acquire(door, name, request, writer)
         return request.stays_open and not writer.is_closing()
 
-    async def _answer(self, run: TaskRun, request: HttpRequest) -> tuple[int, str, str]:
-        """Return status and body of the answer, and the name of a lock that the request has newly acquired."""
+    async def _acquire(self, door: _Door, name: str, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
+        """Answer a request to acquire a lock. If the client has left, release the lock, unless another request of the
+        task has got it, or waits for it.
+        """
+        before = door.delivered[name]
+        door.acquiring[name] += 1
+        try:
+            status, body, acquired = await self._answer(door.run, request)
+            await _reply(writer, status, body, stays_open=request.stays_open)
+        finally:
+            door.acquiring[name] -= 1
+            if not door.acquiring[name]:
+                del door.acquiring[name]
+        if acquired is None:
+            return
+        if not writer.is_closing():
+            door.delivered[name] += 1
+            door.unclaimed.discard(name)
+            return
+        if acquired:
+            door.unclaimed.add(name)
+        if name in door.unclaimed and name not in door.acquiring and door.delivered[name] == before:
+            door.unclaimed.discard(name)
+            log.info("task %s left before it got lock %s, which is released", door.run.key, name)
+            with contextlib.suppress(LinkAway):
+                await self._keeper.call(door.run, "POST", "/v1/release", json.dumps({"name": name}))
+
+    async def _answer(self, run: TaskRun, request: HttpRequest) -> tuple[int, str, bool | None]:
+        """Return status and body of the answer. The third value is None unless the request has acquired a lock; then it
+        says whether the task did not hold it before.
+        """
         if request.method == "GET" and urlsplit(request.target).path == "/v1/session":
-            return (*await self._session(run, request.target), "")
+            return (*await self._session(run, request.target), None)
         try:
             answer = await self._keeper.call(run, request.method, request.target, request.body)
         except LinkAway as error:
-            return 503, problem(503, "link-away", str(error), left_s=self._keeper.left_s(run)), ""
-        acquired = ""
-        if answer.status == 200 and answer.holds and request.target == "/v1/acquire":
-            known = json.loads(answer.body)
-            acquired = "" if known.get("again") else str(known["name"])
-        return answer.status, answer.body, acquired
+            return 503, problem(503, "link-away", str(error), left_s=self._keeper.left_s(run)), None
+        if answer.status == 200 and answer.holds and _acquired_name(request):
+            return 200, answer.body, not json.loads(answer.body).get("again")
+        return answer.status, answer.body, None
 
     async def _session(self, run: TaskRun, target: str) -> tuple[int, str]:
         given = parse_qs(urlsplit(target).query)
@@ -133,3 +173,21 @@ class LockDoors:
             return 200, json.dumps(await self._keeper.session(run, wait_s))
         except LinkAway as error:
             return 503, problem(503, "link-away", str(error))
+
+
+async def _reply(writer: asyncio.StreamWriter, status: int, body: str, *, stays_open: bool) -> None:
+    """Send an answer. If the client has left, the writer is closing afterwards."""
+    writer.write(response(status, body, stays_open=stays_open))
+    with contextlib.suppress(ConnectionError):
+        await writer.drain()
+
+
+def _acquired_name(request: HttpRequest) -> str:
+    """Return the name of the lock that a request acquires; "" for another request."""
+    if request.method != "POST" or request.target != "/v1/acquire":
+        return ""
+    try:
+        name = json.loads(request.body)["name"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return name if isinstance(name, str) else ""

@@ -29,6 +29,7 @@ MOST_WAIT_S = 60.0
 # A new Borglet knows the sessions of its machine when it has a connection to the cell.
 KNOWN_WITHIN_S = 2.0
 MOST_ENDED = 500
+MOST_RENEWALS = 100  # without an answer
 
 Send = Callable[[msgspec.Struct], None]
 
@@ -46,8 +47,11 @@ class LinkAway(Exception):
 
 @dataclass(slots=True)
 class _Lease:
-    """The lease of a run that holds locks. `since`: when it was known first. `over`: set when it ends."""
+    """The lease of a run that holds locks. `session`: the id of its session in the cell. `since`: when it was known
+    first. `over`: set when it ends.
+    """
 
+    session: str
     since: float
     until: float
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,7 +73,8 @@ class LockKeeper:
         self._lost: set[TaskRun] = set()  # runs that lost a lease, and have acquired no lock since
         self._ended: set[TaskRun] = set()  # to be ended in PostgreSQL
         self._unsure = True  # the cell may have sessions of this machine that are not in `_leases`
-        self._renewal: tuple[int, float, list[TaskRun]] | None = None  # number, when it was sent, runs in `ended`
+        # Renewals without an answer, by number: when they were sent, and the runs in `ended`.
+        self._renewals: dict[int, tuple[float, list[TaskRun]]] = {}
         self._sent_at = -RENEW_S
         self._due = asyncio.Event()
         self._confirmed = asyncio.Event()  # set and cleared when a renewal was answered
@@ -79,7 +84,8 @@ class LockKeeper:
 
     def connected(self, send: Send) -> None:
         """Begin to send messages with `send`."""
-        self._send, self._unsure, self._renewal = send, True, None
+        self._send, self._unsure = send, True
+        self._renewals.clear()
         self._renewing = asyncio.get_running_loop().create_task(self._renew_forever())
 
     def disconnected(self) -> None:
@@ -101,8 +107,10 @@ class LockKeeper:
             future = self._calls.get(message.number)
             if future is not None and not future.done():
                 future.set_result(message)
-        elif self._renewal is not None and self._renewal[0] == message.number:
-            self._renewed(message, *self._renewal[1:])
+        elif (renewal := self._renewals.get(message.number)) is not None:
+            for number in [number for number in self._renewals if number <= message.number]:
+                del self._renewals[number]  # the shard answers the newest of several
+            self._renewed(message, *renewal)
 
     async def close(self) -> None:
         self.disconnected()
@@ -116,8 +124,16 @@ class LockKeeper:
         if self._unsure:
             self._due.set()
 
-    def end(self, run: TaskRun) -> None:
-        """End the session of a run that has ended. Its locks become free as soon as the shard has the message."""
+    def end(self, run: TaskRun, *, after_s: float = 0.0) -> None:
+        """End the session of a run that has ended. Its locks become free as soon as the shard has the message.
+
+        `after_s`: wait so long, because some processes of the run may still live.
+        """
+        if run not in self._live:
+            return
+        if after_s > 0:
+            asyncio.get_running_loop().call_later(after_s, self.end, run)
+            return
         self._live.discard(run)
         self._lost.discard(run)
         self._finish(run)
@@ -141,7 +157,7 @@ class LockKeeper:
             del self._calls[number]
         if answer.holds is False:
             self._finish(run)
-        elif answer.holds and not self._hold(run, sent_at + answer.waited_s, answer.lease_s):
+        elif answer.holds and not self._hold(run, answer.session, sent_at + answer.waited_s, answer.lease_s):
             raise LinkAway("the cell answered too late, and the locks of the task are lost; acquire them again")
         return answer
 
@@ -191,9 +207,12 @@ class LockKeeper:
     def _knows(self, run: TaskRun) -> bool:
         return not self._unsure or run in self._leases or run in self._lost
 
-    def _hold(self, run: TaskRun, begun_at: float, lease_s: float) -> bool:
+    def _hold(self, run: TaskRun, session: str, begun_at: float, lease_s: float) -> bool:
         """Begin or extend the lease of a run. Return whether the run has its locks. `begun_at`: a time before
         PostgreSQL wrote it.
+
+        If the run had another session, it has lost the locks of that session. Then it loses the new one too, so that it
+        cannot take the new lease for that of its earlier locks.
         """
         until, now = begun_at + lease_s - MARGIN_S, self._clock()
         if run not in self._live:
@@ -205,13 +224,17 @@ class LockKeeper:
             self._lose(run, "its lease was not renewed in time")
             self._due.set()
             return False
+        if lease is not None and lease.session != session:
+            self._lose(run, "the cell has ended its session")
+            self._due.set()
+            return False
         self._lost.discard(run)
         if lease is not None:
             lease.until = max(lease.until, until)
             return True
         if not self._leases:
             self._sent_at = now
-        self._leases[run] = _Lease(now, until)
+        self._leases[run] = _Lease(session, now, until)
         self._due.set()
         return True
 
@@ -243,7 +266,9 @@ class LockKeeper:
             if self._send is not None and (urgent or (self._leases and self._clock() >= self._sent_at + RENEW_S)):
                 self._number, self._sent_at = self._number + 1, self._clock()
                 ended = sorted(self._ended)[:MOST_ENDED]
-                self._renewal = self._number, self._sent_at, ended
+                self._renewals[self._number] = self._sent_at, ended
+                while len(self._renewals) > MOST_RENEWALS:
+                    del self._renewals[next(iter(self._renewals))]
                 self._send(RenewLocks(self._number, ended))
             pause_s = max(0.01, self._sent_at + RENEW_S - self._clock()) if urgent or self._leases else None
             with contextlib.suppress(TimeoutError):
@@ -251,19 +276,20 @@ class LockKeeper:
                     await self._due.wait()
 
     def _renewed(self, message: LocksRenewed, sent_at: float, ended: list[TaskRun]) -> None:
-        self._renewal, self._unsure = None, False
-        self._ended -= set(ended) - set(message.runs)
-        renewed = set(message.runs)
-        for run in renewed - self._leases.keys():
+        self._unsure = False
+        renewed = {one.run: one.session for one in message.runs}
+        self._ended -= set(ended) - renewed.keys()
+        for run in renewed.keys() - self._leases.keys():
             if run in self._live and run not in self._lost and run not in self._ended:
-                self._hold(run, sent_at, message.lease_s)
+                self._hold(run, renewed[run], sent_at, message.lease_s)
             else:
                 self._ended.add(run)
                 self._due.set()
         for run, lease in list(self._leases.items()):
-            if run in renewed:
+            if renewed.get(run) == lease.session:
                 lease.until = max(lease.until, sent_at + message.lease_s - MARGIN_S)
-            elif lease.since <= sent_at:
+            elif lease.since <= sent_at or run in renewed:
                 self._lose(run, "the cell has ended its session")
+                self._due.set()
         self._confirmed.set()
         self._confirmed.clear()

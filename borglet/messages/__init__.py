@@ -41,7 +41,7 @@ from borglet.messages.conversation import (
 )
 from borglet.messages.desired import Desired, HealthCheck, RestartPolicy, RunAlloc, RunTask, Slack, StopTask, TaskKey
 from borglet.messages.joining import JoinAnswer, JoinRequest, authority_digest
-from borglet.messages.locks import LockAnswer, LockCall, LocksRenewed, RenewLocks, TaskRun
+from borglet.messages.locks import LockAnswer, LockCall, LocksRenewed, RenewLocks, RunSession, TaskRun
 from borglet.messages.logs import LogChunk, LogLine, LogRequest
 from borglet.messages.packages import PackageFailed, PackageHave, PackageRef, PackageSources, PackageTicket, PeerAddress
 from borglet.messages.refusals import MalformedMessage, Refusal

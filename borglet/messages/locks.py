@@ -20,6 +20,13 @@ class TaskRun(msgspec.Struct, frozen=True, order=True):
     run: int
 
 
+class RunSession(msgspec.Struct, frozen=True):
+    """A run that holds locks. `session`: the id of its session, so that a new session is not taken for a lost one."""
+
+    run: TaskRun
+    session: str
+
+
 class LockCall(msgspec.Struct, frozen=True, tag="lock-call", tag_field="type", omit_defaults=True):
     """A request of a task. `number`: the answer has the same. `run`: the task to which the Borglet gave the socket.
     `target`: path and query of the request.
@@ -34,14 +41,15 @@ class LockCall(msgspec.Struct, frozen=True, tag="lock-call", tag_field="type", o
 
 class LockAnswer(msgspec.Struct, frozen=True, tag="lock-answer", tag_field="type", omit_defaults=True):
     """The answer for the task. `body`: JSON. `holds`: whether the run holds locks now; None: the call did not change
-    this. `waited_s`: how long the shard waited before it did what the answer says. `lease_s`: how long the locks stay
-    the run's after that, without a renewal.
+    this. `session`: the session that holds them. `waited_s`: how long the shard waited before it did what the answer
+    says. `lease_s`: how long the locks stay the run's after that, without a renewal.
     """
 
     number: int
     status: int
     body: str
     holds: bool | None = None
+    session: str = ""
     waited_s: float = 0.0
     lease_s: float = 0.0
 
@@ -62,4 +70,4 @@ class LocksRenewed(msgspec.Struct, frozen=True, tag="locks-renewed", tag_field="
 
     number: int
     lease_s: float
-    runs: list[TaskRun] = []
+    runs: list[RunSession] = []

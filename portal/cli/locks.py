@@ -147,13 +147,13 @@ def acquire(
     """
     path = _path(session, cell, tenant, "acquire", name)
     body = {"lease_s": lease, "content": content, "session": renew}
-    asked_at, row = _acquired(session, path, body, wait)
+    row = _acquired(session, path, body, wait)
     if command is None:
         return session.say(
             row, f"Lock {name} is held with token {row['token']} by session {row['session']} for {row['left_s']:.0f} s."
         )
     sessions = f"{_path(session, cell, tenant)}sessions/{row['session']}/"
-    status = _run(session, command, name, row, sessions, asked_at + lease)
+    status = _run(session, command, name, row, sessions)
     raise typer.Exit(status)
 
 
@@ -189,35 +189,30 @@ def evict(
 
 @lock.command()
 def delete(
-    session: Context,
-    name: Name,
-    token: Token = None,
-    cell: CellOption = None,
-    tenant: TenantOption = None,
-    dry_run: DryRun = False,
+    session: Context, name: Name, cell: CellOption = None, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
-    """Delete a lock that is free, or is held with the token."""
-    query = {} if token is None else {"token": token}
-    session.client.delete(_path(session, cell, tenant, "files", name), dry_run=dry_run, **query)
-    return session.say({"removed": not dry_run}, f"Lock {name} {output.would_be(dry_run)} deleted.")
+    """Delete a lock that is free."""
+    return session.delete(_path(session, cell, tenant, "files", name), f"Lock {name}", "deleted", dry_run=dry_run)
 
 
-def _acquired(session: Context, path: str, body: dict[str, Any], wait_s: float) -> tuple[float, dict[str, Any]]:
-    """Acquire a lock within `wait_s` seconds. Return when the last request was sent, and the lock."""
+def _acquired(session: Context, path: str, body: dict[str, Any], wait_s: float) -> dict[str, Any]:
+    """Acquire a lock within `wait_s` seconds, and return it."""
     deadline = time.monotonic() + wait_s
     while True:
-        asked_at = time.monotonic()
-        left_s = max(0.0, deadline - asked_at)
+        left_s = max(0.0, deadline - time.monotonic())
         try:
-            return asked_at, session.client.post(path, body, wait_s=round(min(left_s, _WAIT_S), 3))
+            answer: dict[str, Any] = session.client.post(path, body, wait_s=round(min(left_s, _WAIT_S), 3))
+            return answer
         except CommandFailed as failed:
             if failed.code != "lock-held" or time.monotonic() >= deadline:
                 raise
 
 
-def _run(session: Context, command: str, name: str, row: dict[str, Any], sessions: str, held_until: float) -> int:
-    """Run a command while the lock is held. Return its status. `held_until`: when the lease ends."""
-    lease_s = max(1.0, row["left_s"])
+def _run(session: Context, command: str, name: str, row: dict[str, Any], sessions: str) -> int:
+    """Run a command while the lock is held. Return its status."""
+    # The request that acquired the lock may have waited, so this renewal shows when the lease ends.
+    held_until = _renewed(session, sessions, time.monotonic() + max(2.0, row["left_s"]))
+    lease_s = held_until - time.monotonic()
     environment = os.environ | {"BORG_LOCK": name, "BORG_LOCK_TOKEN": str(row["token"])}
     with subprocess.Popen(["sh", "-c", command], env=environment) as process:
         try:
@@ -235,7 +230,7 @@ def _run(session: Context, command: str, name: str, row: dict[str, Any], session
             raise
         finally:
             if process.poll() is not None:
-                session.client.until = time.monotonic() + lease_s
+                session.client.until = time.monotonic() + max(2.0, lease_s)
                 session.client.delete(sessions)
 
 

@@ -34,7 +34,6 @@ _WAIT_S = OpenApiParameter(
 _IF_SEQUENCE = OpenApiParameter(
     "if_sequence", OpenApiTypes.INT, description="Only if this is the sequence number of the lock."
 )
-_TOKEN = OpenApiParameter("token", OpenApiTypes.INT, description="Only while the lock is held with this fencing token.")
 
 
 class LockSummarySerializer(serializers.Serializer[Any]):
@@ -174,16 +173,15 @@ class LockView(_LocksView):
         )
         return Response(LockSerializer(row).data)
 
-    @extend_schema(operation_id="locks_delete", parameters=[DRY_RUN, _IF_SEQUENCE, _TOKEN], responses={204: None})
+    @extend_schema(operation_id="locks_delete", parameters=[DRY_RUN, _IF_SEQUENCE], responses={204: None})
     def delete(self, request: Request, cell: str, tenant: str, name: str) -> Response:
-        """Delete a lock that is free, or held with this fencing token."""
+        """Delete a lock that is free."""
         user_locks.lock_delete(
             principal=self.principal,
             cell=self.cell(cell),
             tenant=self.tenant_named(tenant),
             name=name,
             if_sequence=self.number("if_sequence"),
-            token=self.number("token"),
         )
         return Response(status=204)
 

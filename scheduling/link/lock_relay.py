@@ -1,8 +1,8 @@
 """What a shard does with the messages of machines about locks (`borglet.messages.locks`).
 
-    LockCall ──► read_request ─► one database thread: does the machine run the task? ─► scheduling.locks ─► LockAnswer
+    LockCall ──► read_request ─► a database thread: does the machine run the task? ─► scheduling.locks ─► LockAnswer
                      └─ waits ─► `LockWaits`, in the event loop
-    RenewLocks ► those of all machines within 0.1 s are one statement ─► LocksRenewed
+    RenewLocks ► those of all machines within 0.1 s are one statement, in a thread of its own ─► LocksRenewed
 
 If PostgreSQL is away, calls get an error at once, and renewals no answer. The Borglets then end the leases themselves.
 """
@@ -10,13 +10,16 @@ If PostgreSQL is away, calls get an error at once, and renewals no answer. The B
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 import structlog
 
-from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, TaskRun
+from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, RunSession, TaskRun
 from quota.vocabulary.errors import Rejected
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.database import Database, DatabaseAway
@@ -26,15 +29,31 @@ from scheduling.locks import locks, notices, sessions, task_calls
 from scheduling.locks.lock_rules import TASK_LEASE_S
 from scheduling.locks.notices import LockKey
 from scheduling.locks.sessions import Space
-from scheduling.locks.task_calls import Request
+from scheduling.locks.task_calls import Caller, Done, Request
 from scheduling.locks.waiting import LockWaits
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 RENEW_WITHIN_S = 0.1
-# Calls of one machine that are being answered. Most of them wait.
-MOST_CALLS = 500
-MOST_ENDED = 1_000
+# Calls that wait: of one run, of one machine, and of the shard, with the bytes of the contents that they will write.
+MAX_WAITING_OF_RUN, MAX_WAITING_OF_MACHINE, MAX_WAITING, MAX_WAITING_BYTES = 32, 500, 50_000, 64 * 2**20
+# Calls that wait for the database thread.
+MAX_QUEUED = 1_000
+MAX_ENDED = 1_000
+# A watcher that asks again is checked again after this time. Changes are always checked.
+CALLER_S, MAX_CALLERS = 5.0, 20_000
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A call that is being answered. `waits`: it may wait for a lock."""
+
+    connection: Connection
+    run: TaskRun
+    waits: bool
+    size: int
+    task: asyncio.Task[None] | None = None
 
 
 class LockRelay:
@@ -42,38 +61,57 @@ class LockRelay:
 
     def __init__(self, figures: ShardMetrics) -> None:
         self._database = Database("link-locks")
+        # A thread of its own, so that no tenant's calls delay the renewals of others.
+        self._renewals_database = Database("link-lock-renewals")
         self._figures = figures
         self.waits = LockWaits(self._read)
-        self._calls: dict[Connection, set[asyncio.Task[None]]] = {}
+        self._open: dict[Connection, set[_Open]] = {}
+        self._waiting: Counter[Connection | TaskRun] = Counter()
+        self._waiting_calls = self._waiting_bytes = self._queued = 0
+        self._callers: dict[tuple[int, TaskRun], tuple[Caller, float]] = {}
         self._renewals: dict[Connection, RenewLocks] = {}
         self._renewing: asyncio.Task[None] | None = None
         figures.lock_waits = lambda: self.waits.waiting
 
-    def call(self, held: Connection, call: LockCall) -> None:
+    def call(self, connection: Connection, call: LockCall) -> None:
         """Answer a request of a task on the machine of this connection, now or after it has waited."""
-        calls = self._calls.setdefault(held, set())
         self._figures.lock_calls += 1
-        if len(calls) >= MOST_CALLS:
-            detail = f"tasks of this machine have {len(calls)} requests about locks open; let them end first"
-            held.post(_rejection(call, Rejected("locks-busy", detail, status=503)))
+        try:
+            request = task_calls.read_request(call.method, call.target, call.body)
+            waits = request.wait_s > 0
+            size = len(request.content or "")
+            if waits:
+                self._check_waiting(connection, call.run, size)
+        except Rejected as error:
+            connection.post(_rejection(call.number, error))
             return
-        answer = asyncio.get_running_loop().create_task(self._answer(held, call))
-        calls.add(answer)
-        answer.add_done_callback(calls.discard)
+        opened = _Open(connection, call.run, waits, size)
+        self._count(opened, 1)
+        # The task of asyncio does not keep `call`, whose body may be large.
+        opened.task = asyncio.get_running_loop().create_task(self._answer(connection, call.number, call.run, request))
+        self._open.setdefault(connection, set()).add(opened)
+        opened.task.add_done_callback(lambda _: self._closed(opened))
 
-    def renew(self, held: Connection, renewal: RenewLocks) -> None:
-        """Renew the leases of a machine, together with those of other machines."""
-        earlier = self._renewals.get(held)
+    def renew(self, connection: Connection, renewal: RenewLocks) -> None:
+        """Renew the leases of a machine, together with those of other machines. Calls of runs that have ended acquire
+        nothing any more.
+        """
+        earlier = self._renewals.get(connection)
         ended = (earlier.ended if earlier is not None else []) + renewal.ended
-        ended = [run for run in ended[:MOST_ENDED] if task_calls.well_formed(run)]
-        self._renewals[held] = msgspec.structs.replace(renewal, ended=ended)
+        ended = [run for run in ended[:MAX_ENDED] if task_calls.well_formed(run)]
+        self._renewals[connection] = msgspec.structs.replace(renewal, ended=ended)
+        over = set(ended)
+        for opened in list(self._open.get(connection, ())) if over else ():
+            if opened.run in over and opened.task is not None:
+                opened.task.cancel()
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
 
-    def left(self, held: Connection) -> None:
+    def left(self, connection: Connection) -> None:
         """Forget a connection that has ended. Its calls acquire nothing any more."""
-        for answer in self._calls.pop(held, ()):
-            answer.cancel()
+        for opened in list(self._open.get(connection, ())):
+            if opened.task is not None:
+                opened.task.cancel()
 
     def changed(self, message: bytes) -> None:
         """Handle a notice that locks have changed."""
@@ -86,58 +124,120 @@ class LockRelay:
             self.waits.changed(key)
 
     async def stop(self) -> None:
-        running = [answer for calls in self._calls.values() for answer in calls]
+        running = [opened.task for calls in self._open.values() for opened in calls if opened.task is not None]
         if self._renewing is not None:
             running.append(self._renewing)
         for work in running:
             work.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await self._database.close()
+        await self._renewals_database.close()
 
-    async def _answer(self, held: Connection, call: LockCall) -> None:
+    # -- limits
+
+    def _check_waiting(self, connection: Connection, run: TaskRun, size: int) -> None:
+        """Raise `Rejected` if too many calls wait. Calls that do not wait, such as releases, are always accepted."""
+        for of, number, most in (
+            ("the task", self._waiting[run], MAX_WAITING_OF_RUN),
+            ("this machine", self._waiting[connection], MAX_WAITING_OF_MACHINE),
+            ("this link server", self._waiting_calls, MAX_WAITING),
+        ):
+            if number >= most:
+                raise _busy(f"{number} requests of {of} wait for locks, which is the limit")
+        if self._waiting_bytes + size > MAX_WAITING_BYTES:
+            raise _busy("the requests that wait for locks have too large contents; acquire the lock without a content")
+
+    def _count(self, opened: _Open, change: int) -> None:
+        if not opened.waits:
+            return
+        self._waiting_calls += change
+        self._waiting_bytes += change * opened.size
+        for key in (opened.connection, opened.run):
+            self._waiting[key] += change
+            if not self._waiting[key]:
+                del self._waiting[key]
+
+    def _closed(self, opened: _Open) -> None:
+        self._count(opened, -1)
+        calls = self._open.get(opened.connection)
+        if calls is not None:
+            calls.discard(opened)
+            if not calls:
+                del self._open[opened.connection]
+
+    # -- answers
+
+    async def _answer(self, connection: Connection, number: int, run: TaskRun, request: Request) -> None:
         try:
-            answer = await self._answered(held.machine_id, call)
+            answer = await self._answered(connection.machine_id, number, run, request)
         except Rejected as error:
-            answer = _rejection(call, error)
+            answer = _rejection(number, error)
         except DatabaseAway:
             detail = "the cell's database is unreachable; try again later"
-            answer = _rejection(call, Rejected("database-away", detail, status=503))
+            answer = _rejection(number, Rejected("database-away", detail, status=503))
         except Exception:
-            log.exception("cannot answer a request about locks", machine=held.hostname)
+            log.exception("cannot answer a request about locks", machine=connection.hostname)
             detail = "the request failed in the link server; its log has the reason"
-            answer = _rejection(call, Rejected("internal-error", detail, status=500))
-        held.post(answer)
+            answer = _rejection(number, Rejected("internal-error", detail, status=500))
+        connection.post(answer)
 
-    async def _answered(self, machine_id: int, call: LockCall) -> LockAnswer:
+    async def _answered(self, machine_id: int, number: int, run: TaskRun, request: Request) -> LockAnswer:
         loop = asyncio.get_running_loop()
-        came_at = tried_at = loop.time()
-        request = task_calls.read_request(call.method, call.target, call.body)
+        received_at = tried_at = loop.time()
 
-        async def attempt() -> tuple[dict[str, Any], bool | None]:
+        async def attempt() -> Done:
             nonlocal tried_at
             tried_at = loop.time()
-            return await self._database(_perform, machine_id, call.run, request)
+            return await self._in_thread(lambda: _perform(machine_id, run, request))
 
-        holds: bool | None = None
         if request.verb == "read" and request.after is not None:
-            key = await self._database(_key, machine_id, call.run, request)
-            found = await self.waits.watch(key, request.after, request.wait_s)
-            body = task_calls.shown(found, name=request.name)
+            caller = await self._caller(machine_id, run)
+            task_calls.check_use(caller, request)
+            found = await self.waits.watch(caller.key(request.name), request.after, request.wait_s)
+            done = Done(task_calls.shown(found, name=request.name))
         elif request.verb == "acquire" and request.wait_s > 0:
-            key = await self._database(_key, machine_id, call.run, request)
-            body, holds = await self.waits.acquire(key, request.wait_s, attempt)
+            caller = await self._caller(machine_id, run)
+            task_calls.check_use(caller, request)
+            done = await self.waits.acquire(caller.key(request.name), request.wait_s, attempt)
         else:
-            body, holds = await attempt()
-        text = msgspec.json.encode(body).decode()
-        return LockAnswer(call.number, HTTPStatus.OK, text, holds, tried_at - came_at, TASK_LEASE_S)
+            done = await attempt()
+        text = msgspec.json.encode(done.body).decode()
+        waited_s = tried_at - received_at
+        return LockAnswer(number, HTTPStatus.OK, text, done.holds, done.session, waited_s, TASK_LEASE_S)
+
+    async def _caller(self, machine_id: int, run: TaskRun) -> Caller:
+        """Return the task of a run. It may have been stopped since a few seconds, so each attempt checks it again."""
+        now = asyncio.get_running_loop().time()
+        known = self._callers.get((machine_id, run))
+        if known is not None and now < known[1]:
+            return known[0]
+        caller = await self._in_thread(lambda: task_calls.caller_of(machine_id, run))
+        if len(self._callers) >= MAX_CALLERS:
+            self._callers.clear()
+        self._callers[machine_id, run] = caller, now + CALLER_S
+        return caller
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._queued >= MAX_QUEUED:
+            raise _busy("this link server has too many requests about locks")
+        self._queued += 1
+        try:
+            return await self._database(work)
+        finally:
+            self._queued -= 1
+
+    async def _read(self, key: LockKey) -> locks.Lock | None:
+        return await self._in_thread(lambda: locks.find(Space(key.cell_id, key.tenant_id), key.name))
+
+    # -- renewals
 
     async def _renew_all(self) -> None:
         await asyncio.sleep(RENEW_WITHIN_S)
         while self._renewals:
             batch, self._renewals = self._renewals, {}
-            ended = {held.machine_id: renewal.ended for held, renewal in batch.items() if renewal.ended}
+            ended = {one.machine_id: renewal.ended for one, renewal in batch.items() if renewal.ended}
             try:
-                found = await self._database(_renew, [held.machine_id for held in batch], ended)
+                found = await self._renewals_database(_renew, [one.machine_id for one in batch], ended)
             except DatabaseAway as error:
                 log.warning("locks of machines were not renewed", machines=len(batch), error=str(error))
                 continue
@@ -145,29 +245,24 @@ class LockRelay:
                 log.exception("cannot renew locks of machines", machines=len(batch))
                 continue
             self._figures.lock_renewals += sum(map(len, found.values()))
-            for held, renewal in batch.items():
-                held.post(LocksRenewed(renewal.number, TASK_LEASE_S, found.get(held.machine_id, [])))
-
-    async def _read(self, key: LockKey) -> locks.Lock | None:
-        return await self._database(locks.find, Space(key.cell_id, key.tenant_id), key.name)
+            for connection, renewal in batch.items():
+                connection.post(LocksRenewed(renewal.number, TASK_LEASE_S, found.get(connection.machine_id, [])))
 
 
-def _perform(machine_id: int, run: TaskRun, request: Request) -> tuple[dict[str, Any], bool | None]:
+def _perform(machine_id: int, run: TaskRun, request: Request) -> Done:
     caller = task_calls.caller_of(machine_id, run)
     task_calls.check_use(caller, request)
     return task_calls.perform(caller, request)
 
 
-def _key(machine_id: int, run: TaskRun, request: Request) -> LockKey:
-    caller = task_calls.caller_of(machine_id, run)
-    task_calls.check_use(caller, request)
-    return caller.key(request.name)
-
-
-def _renew(machine_ids: list[int], ended: dict[int, list[TaskRun]]) -> dict[int, list[TaskRun]]:
+def _renew(machine_ids: list[int], ended: dict[int, list[TaskRun]]) -> dict[int, list[RunSession]]:
     sessions.end_runs(ended)
     return sessions.renew_machines(machine_ids)
 
 
-def _rejection(call: LockCall, error: Rejected) -> LockAnswer:
-    return LockAnswer(call.number, error.status, problem(error)[1].decode())
+def _busy(what: str) -> Rejected:
+    return Rejected("locks-busy", f"{what}; try again later", status=503)
+
+
+def _rejection(number: int, error: Rejected) -> LockAnswer:
+    return LockAnswer(number, error.status, problem(error)[1].decode())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import transaction
@@ -20,7 +20,7 @@ from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from scheduling.journal.sql import execute, query
 from scheduling.locks import notices
 from scheduling.locks.lock_rules import KEPT_NAMES, MAX_LOCKS, check_content, check_name
-from scheduling.locks.sessions import Seeker, Session, Space, end_if_idle, extended, lock_sessions
+from scheduling.locks.sessions import Seeker, Session, Space, end_if_expired, end_if_idle, extended, lock_sessions
 
 # A deleted lock keeps its numbers at least this long, so that a new lock of its name continues them.
 KEEP_DELETED = "1 day"
@@ -94,6 +94,8 @@ def acquire(space: Space, name: str, seeker: Seeker, *, content: str | None = No
         holder, own = lock_sessions(space, row.session, seeker)
         if holder is not None and not holder.mine:
             raise Held(name, holder.owner, holder.left_s)
+        if holder is None:
+            end_if_expired(row.session)
         session = extended(space, seeker, own)
         if holder is None:
             execute(
@@ -107,8 +109,8 @@ def acquire(space: Space, name: str, seeker: Seeker, *, content: str | None = No
         return lock_named(space, name), holder is not None
 
 
-def release(space: Space, name: str, seeker: Seeker) -> bool:
-    """Release a lock. Return whether the seeker's session still holds other locks; otherwise it has ended. Raises
+def release(space: Space, name: str, seeker: Seeker) -> Session | None:
+    """Release a lock. Return the seeker's session if it still holds other locks; otherwise it has ended. Raises
     `Conflict` if the session does not hold the lock. Locks as `acquire`.
     """
     check_name(name)
@@ -118,8 +120,9 @@ def release(space: Space, name: str, seeker: Seeker) -> bool:
         if holder is None or not holder.mine:
             detail = f"this session does not hold lock {name}; its lease may have ended, or it was released before"
             raise Conflict("lock-not-held", detail)
-        _free(space, name, row)
-        return end_if_idle(holder)
+        execute("UPDATE scheduling_lockfile SET session = NULL WHERE id = %s", [row.id])
+        notices.publish([(space.cell_id, space.tenant_id, name)])
+        return holder if end_if_idle(holder) else None
 
 
 def evict(space: Space, name: str) -> Session | None:
@@ -156,25 +159,22 @@ def write(
         return lock_named(space, name)
 
 
-def delete(space: Space, name: str, *, if_sequence: int | None = None, token: int | None = None) -> None:
-    """Delete a lock that is free, or is held with the fencing token `token`. A new lock of the name continues its
-    numbers for at least a day. Locks as `acquire`.
+def delete(space: Space, name: str, *, if_sequence: int | None = None) -> None:
+    """Delete a lock that is free. A new lock of the name continues its numbers for at least a day. Locks as
+    `acquire`.
     """
     check_name(name)
     with transaction.atomic():
         row = _locked(space, name)
-        holder = _check(space, name, row, if_sequence, token)
-        if holder is None and token is None:
-            holder, _ = lock_sessions(space, row.session, None)
-            if holder is not None:
-                raise Held(name, holder.owner, holder.left_s)
+        _check(space, name, row, if_sequence, None)
+        holder, _ = lock_sessions(space, row.session, None)
+        if holder is not None:
+            raise Held(name, holder.owner, holder.left_s)
         execute(
             "UPDATE scheduling_lockfile SET deleted_at = clock_timestamp(), content = '', sequence = sequence + 1,"
             " session = NULL WHERE id = %s",
             [row.id],
         )
-        if holder is not None:
-            end_if_idle(holder)
         notices.publish([(space.cell_id, space.tenant_id, name)])
 
 
@@ -185,6 +185,7 @@ class _Row:
     sequence: int
     token: int
     session: int | None
+    new: bool = False  # it did not exist before this transaction
 
 
 def _locked(space: Space, name: str, *, create: bool = False, actor: str = "") -> _Row:
@@ -200,14 +201,14 @@ def _locked(space: Space, name: str, *, create: bool = False, actor: str = "") -
     if not create:
         raise NotFound("lock", name)
     _check_number(space)
-    execute(
+    created = execute(
         "INSERT INTO scheduling_lockfile (cell_id, tenant_id, name, content, sequence, changed_by, changed_at, token)"
         " VALUES (%s, %s, %s, '', 0, %s, clock_timestamp(), 0) ON CONFLICT (cell_id, tenant_id, name) DO UPDATE"
         " SET deleted_at = NULL, changed_by = EXCLUDED.changed_by, changed_at = EXCLUDED.changed_at"
         " WHERE scheduling_lockfile.deleted_at IS NOT NULL",
         [*place, actor],
     )
-    return _Row(*query(select, place)[0])
+    return replace(_Row(*query(select, place)[0]), new=bool(created))
 
 
 def _check_number(space: Space) -> None:
@@ -233,24 +234,24 @@ def _check_number(space: Space) -> None:
         raise Conflict("too-many-locks", detail, figures={"names": names})
 
 
-def _check(space: Space, name: str, row: _Row, if_sequence: int | None, token: int | None) -> Session | None:
-    """Raise `Rejected` unless a lock has this sequence number, and is held with this token. Return its holder if a
-    token was given.
+def _check(space: Space, name: str, row: _Row, if_sequence: int | None, token: int | None) -> None:
+    """Raise `Rejected` unless a lock has this sequence number, and is held with this token. A new lock has the number
+    0 here, also if it continues the numbers of a deleted one.
     """
-    if if_sequence is not None and if_sequence != row.sequence:
+    sequence = 0 if row.new else row.sequence
+    if if_sequence is not None and if_sequence != sequence:
         detail = (
-            f"lock {name} has sequence number {row.sequence}, and the request expects {if_sequence}; read the lock"
+            f"lock {name} has sequence number {sequence}, and the request expects {if_sequence}; read the lock"
             " again, and repeat the change if it is still right"
         )
-        raise Rejected("sequence-differs", detail, figures={"sequence": row.sequence}, status=412)
+        raise Rejected("sequence-differs", detail, figures={"sequence": sequence}, status=412)
     if token is None:
-        return None
+        return
     holder, _ = lock_sessions(space, row.session, None)
     if holder is None or token != row.token:
         now = "the lock is free" if holder is None else f"the newest is {row.token}"
         detail = f"the fencing token {token} of lock {name} is not valid any more: {now}; stop, and acquire it again"
         raise Rejected("token-expired", detail, figures={"token": row.token}, status=412)
-    return holder
 
 
 def _write(space: Space, name: str, row: _Row, content: str, actor: str) -> None:
@@ -259,9 +260,4 @@ def _write(space: Space, name: str, row: _Row, content: str, actor: str) -> None
         " changed_at = clock_timestamp() WHERE id = %s",
         [content, actor, row.id],
     )
-    notices.publish([(space.cell_id, space.tenant_id, name)])
-
-
-def _free(space: Space, name: str, row: _Row) -> None:
-    execute("UPDATE scheduling_lockfile SET session = NULL WHERE id = %s", [row.id])
     notices.publish([(space.cell_id, space.tenant_id, name)])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from django.db import transaction
 
-from borglet.messages import TaskKey, TaskRun
+from borglet.messages import RunSession, TaskKey, TaskRun
 from quota.vocabulary.errors import Conflict
 from scheduling.journal.sql import execute, query
 from scheduling.locks import notices
@@ -153,9 +153,9 @@ def end(space: Space, owner: str, uid: uuid.UUID) -> None:
     _end("uid = %s AND cell_id = %s AND tenant_id = %s AND owner = %s", [uid, space.cell_id, space.tenant_id, owner])
 
 
-def renew_machines(machine_ids: Sequence[int]) -> dict[int, list[TaskRun]]:
-    """Renew the sessions of all tasks on these machines. Return the runs whose sessions continue, by machine. Makes one
-    statement.
+def renew_machines(machine_ids: Sequence[int]) -> dict[int, list[RunSession]]:
+    """Renew the sessions of all tasks on these machines. Return those that continue, by machine. Makes one statement.
+
 
     A session that has expired is not renewed. Nor is one whose incarnation the machine should neither run nor stop,
     because the master has replaced it.
@@ -170,12 +170,12 @@ def renew_machines(machine_ids: Sequence[int]) -> dict[int, list[TaskRun]]:
         " ORDER BY s.id FOR UPDATE OF s)"
         " UPDATE scheduling_locksession AS s SET expires_at = clock_timestamp() + s.lease_s * interval '1 s' FROM found"
         " WHERE s.id = found.id AND s.expires_at > clock_timestamp()"
-        " RETURNING s.machine, s.job, s.index, s.incarnation, s.run",
+        " RETURNING s.machine, s.job, s.index, s.incarnation, s.run, s.uid",
         [list(machine_ids)],
     )
-    found: dict[int, list[TaskRun]] = defaultdict(list)
-    for machine, job, index, incarnation, run in rows:
-        found[machine].append(TaskRun(TaskKey(job.hex, index, incarnation), run))
+    found: dict[int, list[RunSession]] = defaultdict(list)
+    for machine, job, index, incarnation, run, uid in rows:
+        found[machine].append(RunSession(TaskRun(TaskKey(job.hex, index, incarnation), run), uid.hex))
     return found
 
 
@@ -197,6 +197,14 @@ def _end(where: str, values: list[object]) -> None:
             execute("DELETE FROM scheduling_locksession WHERE id = ANY(%s)", [ids])
             freed = query("SELECT cell_id, tenant_id, name FROM scheduling_lockfile WHERE session = ANY(%s)", [ids])
             notices.publish(freed)
+
+
+def end_if_expired(session: int | None) -> None:
+    """Delete the session with this id if it has expired. So it does not count as live again if the clock of PostgreSQL
+    is set back, for example by a failover to another host. The caller has locked its row.
+    """
+    if session is not None:
+        execute("DELETE FROM scheduling_locksession WHERE id = %s AND expires_at <= clock_timestamp()", [session])
 
 
 def end_if_idle(session: Session) -> bool:

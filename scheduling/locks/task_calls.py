@@ -3,7 +3,7 @@
     GET    /v1/locks?prefix=PREFIX[&after=NAME]          list
     GET    /v1/locks/NAME[?after=SEQUENCE&wait_s=S]      read, or watch
     PUT    /v1/locks/NAME   {content[, if_sequence][, token]}
-    DELETE /v1/locks/NAME[?if_sequence=N][&token=N]
+    DELETE /v1/locks/NAME[?if_sequence=N]
     POST   /v1/acquire      {name[, wait_s][, content]}
     POST   /v1/release      {name}
 
@@ -25,7 +25,7 @@ from borglet.messages import TaskRun
 from quota.vocabulary.errors import Forbidden, NotFound, Rejected, invalid
 from scheduling.journal.sql import query
 from scheduling.locks import locks, selectors
-from scheduling.locks.lock_rules import MOST_WAIT_S, check_name, covers
+from scheduling.locks.lock_rules import MOST_WAIT_S, check_content, check_name, covers
 from scheduling.locks.locks import Lock
 from scheduling.locks.notices import LockKey
 from scheduling.locks.sessions import Seeker, Space
@@ -36,8 +36,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?", re.ASCII)
 _JOB = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_KNOWN = 10_000
-# The locks of a task's job file, by job, version and index. A version never changes.
-_known: OrderedDict[tuple[int, int, int], tuple[str, ...]] = OrderedDict()
+# The locks in job files, by job and version: for ranges of task indexes. A version never changes.
+_known: OrderedDict[tuple[int, int], tuple[tuple[int, int, tuple[str, ...]], ...]] = OrderedDict()
 
 
 class _Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,13 +100,14 @@ def read_request(method: str, target: str, body: str) -> Request:
             put = _body(body, _Write)
             request = Request("write", name, content=put.content, if_sequence=put.if_sequence, token=put.token)
         case "DELETE", _ if name:
-            values = _parameters(given, "if_sequence", "token")
-            sequence, token = _number(values, "if_sequence"), _number(values, "token")
-            request = Request("delete", name, if_sequence=sequence, token=token)
+            values = _parameters(given, "if_sequence")
+            request = Request("delete", name, if_sequence=_number(values, "if_sequence"))
         case _:
             detail = f"there is no {method[:10]} {path[:80]}; the guide to locks lists all requests"
             raise Rejected("not-found", detail, status=404)
     check_name(request.name)
+    if request.content is not None:
+        check_content(request.content)
     return request
 
 
@@ -160,29 +161,39 @@ def check_use(caller: Caller, request: Request) -> None:
         raise Forbidden("lock.use", detail)
 
 
-def perform(caller: Caller, request: Request) -> tuple[dict[str, Any], bool | None]:
-    """Do what a request asks, without waiting. Return the answer, and whether the task's session holds locks; None if
-    the request does not change this. Raises `Rejected`.
+class Done(msgspec.Struct, frozen=True):
+    """What a request has done. `holds`: whether the task's session holds locks; None if the request does not change
+    this. `session`: its id.
     """
+
+    body: dict[str, Any]
+    holds: bool | None = None
+    session: str = ""
+
+
+def perform(caller: Caller, request: Request) -> Done:
+    """Do what a request asks, without waiting. Raises `Rejected`."""
     space, seeker, name = caller.space, caller.seeker, request.name
     match request.verb:
         case "acquire":
             lock, again = locks.acquire(space, name, seeker, content=request.content)
-            return shown(lock) | {"again": again}, True
+            assert lock.session is not None
+            return Done(shown(lock) | {"again": again}, True, lock.session.hex)
         case "release":
-            return {"name": name, "released": True}, locks.release(space, name, seeker)
+            left = locks.release(space, name, seeker)
+            return Done({"name": name, "released": True}, left is not None, left.uid.hex if left is not None else "")
         case "write":
             assert request.content is not None
             limits = {"if_sequence": request.if_sequence, "token": request.token}
-            return shown(locks.write(space, name, request.content, actor=seeker.owner, **limits)), None
+            return Done(shown(locks.write(space, name, request.content, actor=seeker.owner, **limits)))
         case "delete":
-            locks.delete(space, name, if_sequence=request.if_sequence, token=request.token)
-            return {"name": name, "deleted": True}, None
+            locks.delete(space, name, if_sequence=request.if_sequence)
+            return Done({"name": name, "deleted": True})
         case "list":
             found, more = selectors.page(space, prefix=name, after=request.after_name, within=caller.names)
-            return {"results": [shown(lock, content=False) for lock in found], "more": more}, None
+            return Done({"results": [shown(lock, content=False) for lock in found], "more": more})
         case _:
-            return shown(locks.lock_named(space, name)), None
+            return Done(shown(locks.lock_named(space, name)))
 
 
 def shown(lock: Lock | None, *, name: str = "", content: bool = True) -> dict[str, Any]:
@@ -203,19 +214,20 @@ def shown(lock: Lock | None, *, name: str = "", content: bool = True) -> dict[st
 
 
 def _names(job_id: int, version: int, index: int) -> tuple[str, ...]:
-    place = job_id, version, index
-    if (names := _known.get(place)) is not None:
-        _known.move_to_end(place)
-        return names
-    row = JobSpec.objects.select_related("job__cell").get(job_id=job_id, version=version)
-    try:
-        names = parser.load(row.spec, extra=tuple(row.job.cell.extra_resources)).task(index).locks
-    except (Rejected, IndexError):  # the Borglet does not start such a task either
-        names = ()
-    _known[place] = names
-    while len(_known) > _MOST_KNOWN:
-        _known.popitem(last=False)
-    return names
+    place = job_id, version
+    segments = _known.get(place)
+    if segments is None:
+        row = JobSpec.objects.select_related("job__cell").get(job_id=job_id, version=version)
+        try:
+            spec = parser.load(row.spec, extra=tuple(row.job.cell.extra_resources))
+            segments = tuple((first, last, task.locks) for first, last, task in spec.segments())
+        except Rejected:  # the Borglet does not start such a task either
+            segments = ()
+        _known[place] = segments
+        while len(_known) > _MOST_KNOWN:
+            _known.popitem(last=False)
+    _known.move_to_end(place)
+    return next((names for first, last, names in segments if first <= index <= last), ())
 
 
 def _body(body: str, kind: type[Any]) -> Any:

@@ -61,7 +61,7 @@ def lock_acquire(
 def lock_release(*, principal: Principal, cell: Cell, tenant: Tenant, name: str, session: uuid.UUID) -> bool:
     """Release a lock of a session of the caller. Return whether the session still holds other locks."""
     space = space_of(principal, Action.LOCK_WRITE, cell, tenant)
-    return locks.release(space, name, Seeker(principal.name, uid=session))
+    return locks.release(space, name, Seeker(principal.name, uid=session)) is not None
 
 
 def lock_write(
@@ -78,11 +78,8 @@ def lock_write(
     return locks.write(space, name, content, actor=principal.name, if_sequence=if_sequence, token=token)
 
 
-def lock_delete(
-    *, principal: Principal, cell: Cell, tenant: Tenant, name: str, if_sequence: int | None, token: int | None
-) -> None:
-    space = space_of(principal, Action.LOCK_WRITE, cell, tenant)
-    locks.delete(space, name, if_sequence=if_sequence, token=token)
+def lock_delete(*, principal: Principal, cell: Cell, tenant: Tenant, name: str, if_sequence: int | None) -> None:
+    locks.delete(space_of(principal, Action.LOCK_WRITE, cell, tenant), name, if_sequence=if_sequence)
 
 
 def lock_evict(*, principal: Principal, cell: Cell, tenant: Tenant, name: str) -> Lock:

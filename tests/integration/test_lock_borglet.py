@@ -37,7 +37,7 @@ NAME = "election/leader"
 
 
 @pytest.fixture
-def link() -> Iterator[Link]:
+def link(cell) -> Iterator[Link]:
     with running_link() as one:
         yield one
 

@@ -130,8 +130,8 @@ class Locks(RuleBasedStateMachine):
         if code:
             return
         self.model.locks[name].holder = ""
-        assert others == any(lock.holder == owner for lock in self.model.locks.values())
-        if not others:
+        assert (others is not None) == any(lock.holder == owner for lock in self.model.locks.values())
+        if others is None:
             self.model.ended(owner)
 
     @rule(name=NAMES, content=st.sampled_from(["1", "2"]), stale=st.integers(0, 3))
@@ -148,7 +148,8 @@ class Locks(RuleBasedStateMachine):
     @rule(name=NAMES, off_by=st.integers(0, 1))
     def somebody_writes_if_nothing_changed(self, name: str, off_by: int) -> None:
         lock = self.model.locks[name]
-        _, code = tried(lambda: locks.write(self.space, name, "w", actor="x", if_sequence=lock.sequence + off_by))
+        sequence = (lock.sequence if lock.exists else 0) + off_by
+        _, code = tried(lambda: locks.write(self.space, name, "w", actor="x", if_sequence=sequence))
         assert code == ("sequence-differs" if off_by else "")
         if code:
             return

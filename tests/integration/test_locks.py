@@ -54,7 +54,7 @@ def test_only_one_session_holds_a_lock_and_tokens_grow(space) -> None:
     assert held.value.figures["holder"] == "ann"
     same, again = locks.acquire(space, "shop/leader", user("ann", first.session))
     assert (same.token, again) == (first.token, True), "a session that holds the lock keeps its token"
-    assert locks.release(space, "shop/leader", user("ann", first.session)) is False
+    assert locks.release(space, "shop/leader", user("ann", first.session)) is None
     assert not LockSession.objects.exists(), "a session that holds nothing has no row"
     second, _ = locks.acquire(space, "shop/leader", user("bob"))
     assert second.token > first.token
@@ -75,6 +75,7 @@ def test_a_lease_ends_without_a_renewal_and_never_comes_back(space) -> None:
         locks.acquire(space, "leader", user("ann", first.session))
     second, _ = locks.acquire(space, "leader", user("bob"))
     assert second.token > first.token
+    assert list(LockSession.objects.values_list("owner", flat=True)) == ["bob"], "the expired one cannot come back"
     with pytest.raises(Conflict):
         locks.release(space, "leader", user("ann", first.session))
 
@@ -108,11 +109,15 @@ def test_sequence_numbers_have_no_gaps_and_survive_a_deletion(space) -> None:
     held, _ = locks.acquire(space, "config", user("ann"))
     with pytest.raises(locks.Held):
         locks.delete(space, "config")
-    locks.delete(space, "config", token=held.token)
+    locks.release(space, "config", user("ann", held.session))
+    locks.delete(space, "config")
     assert not LockSession.objects.exists()
     again, _ = locks.acquire(space, "config", user("bob"))
     assert again.token > held.token
     assert (again.sequence, again.content) == (5, "")
+    locks.evict(space, "config")
+    locks.delete(space, "config")
+    assert locks.write(space, "config", "d", actor="ann", if_sequence=0).sequence == 7, "a new lock, with new numbers"
 
 
 def test_tokens_grow_after_a_restore_from_a_backup(space) -> None:
@@ -171,11 +176,17 @@ def job(ann, cell, machine):
     return job
 
 
-def call(machine, run, method: str, target: str, **body: Any) -> Any:
+def call(machine, run, method: str, target: str, **body: Any) -> tuple[Any, bool | None]:
     request = task_calls.read_request(method, target, json.dumps(body) if body else "")
     caller = task_calls.caller_of(machine.id, run)
     task_calls.check_use(caller, request)
-    return task_calls.perform(caller, request)
+    done = task_calls.perform(caller, request)
+    return done.body, done.holds
+
+
+def renewed(machine) -> list[TaskRun]:
+    """Renew the sessions of a machine, and return the runs whose sessions continue."""
+    return [one.run for one in sessions.renew_machines([machine.id]).get(machine.id, [])]
 
 
 def test_a_task_uses_only_the_locks_of_its_job_file(job, machine, space) -> None:
@@ -208,9 +219,9 @@ def test_a_machine_acts_only_for_tasks_that_it_should_run(job, machine, cell, sp
         call(machine, run, "POST", "/v1/acquire", name="shop/other")
     body, _ = call(machine, run, "PUT", "/v1/locks/shop/leader", content="bye")
     assert body["held"], "a task that is being stopped keeps its locks until its processes have ended"
-    assert sessions.renew_machines([machine.id]) == {machine.id: [run]}
+    assert renewed(machine) == [run]
     lock_rows.gone(job)
-    assert sessions.renew_machines([machine.id]) == {}, "the master has replaced it"
+    assert renewed(machine) == [], "the master has replaced it"
     with pytest.raises(Forbidden):
         call(machine, run, "GET", "/v1/locks")
 
@@ -223,11 +234,11 @@ def test_one_statement_renews_all_sessions_of_many_machines(job, machine, space,
     before = dict(LockSession.objects.values_list("owner", "expires_at"))
     with django_assert_num_queries(1):
         found = sessions.renew_machines([machine.id, machine.id + 1])
-    assert {machine: sorted(found) for machine, found in found.items()} == {machine.id: sorted(runs)}
+    assert {machine: sorted(one.run for one in some) for machine, some in found.items()} == {machine.id: sorted(runs)}
     after = dict(LockSession.objects.values_list("owner", "expires_at"))
     assert {owner for owner in after if after[owner] > before[owner]} == {"web/0", "web/1"}
     let_leases_end("web/0")
-    assert sessions.renew_machines([machine.id]) == {machine.id: [runs[1]]}
+    assert renewed(machine) == [runs[1]]
     sessions.end_runs({machine.id: runs})
     assert locks.lock_named(space, "shop/1").holder is None
     assert locks.lock_named(space, "shop/of-a-user").holder == "ann"
@@ -253,7 +264,7 @@ def test_an_expired_run_does_not_hold_its_earlier_locks_again(job, machine, spac
         (("POST", "/v1/acquire?wait_s=3", {"name": "shop"}), "wait_s"),
         (("GET", "/v1/locks/shop?after=x", None), "after"),
         (("GET", "/v1/locks/shop?wait_s=1e9", None), "wait_s"),
-        (("DELETE", "/v1/locks/shop?tokens=1", None), "tokens"),
+        (("DELETE", "/v1/locks/shop?token=1", None), "token"),
         (("PUT", "/v1/locks/shop", {"content": "x", "if_sequence": "1"}), "if_sequence"),
         (("GET", "/v1/locks/" + "a/" * 10 + "a", None), "name"),
     ],

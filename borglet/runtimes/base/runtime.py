@@ -50,8 +50,14 @@ class TaskDoors(Protocol):
     async def open(self, run: TaskRun, listener: socket.socket) -> None:
         """Answer the requests of a run at a bound socket."""
 
+    def adopt(self, run: TaskRun) -> None:
+        """Continue the session of a run that an earlier Borglet started, also if its socket cannot be opened."""
+
     def close(self, run: TaskRun) -> None:
-        """Close the socket of a run that has ended."""
+        """Close the socket of a run. Its session continues until its processes have ended."""
+
+    def ended(self, run: TaskRun, *, certain: bool) -> None:
+        """End the session of a run. `certain`: all its processes have ended."""
 
 
 @dataclass(frozen=True, slots=True)

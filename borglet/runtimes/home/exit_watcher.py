@@ -72,6 +72,7 @@ class ExitWatcher:
     async def _finish(self, incarnation: SupervisedTask) -> None:
         self._home.close_door(incarnation)
         exit_ = incarnation.directory.exit() or await self.bury(incarnation)
+        self._home.end_session(incarnation)
         await self._home.confinement.clear(incarnation.directory)
         self._home.secrets.remove(incarnation.directory.name)
         incarnation.exit = exit_
@@ -90,6 +91,7 @@ class ExitWatcher:
             assert supervisor is not None, "it began, so it has a supervisor"
             left = await supervisors.kill_leftovers(directory, supervisor.groups)
             detail = directory.complaint() or "the task's supervisor was killed"
+            incarnation.unkillable = bool(left)
             if left:
                 detail += f"; the Borglet cannot kill processes {sorted(left)}"
             exit_ = Exit(EndCause.SUPERVISOR_LOST, time.time(), detail=detail)
@@ -103,7 +105,10 @@ class ExitWatcher:
         supervisor = directory.supervisor()
         if supervisor is not None:
             await _supervisor_ended(supervisor)
-        await supervisors.kill_leftovers(directory, self._home.tree.groups_of(directory.name))
+        incarnation.unkillable = bool(
+            await supervisors.kill_leftovers(directory, self._home.tree.groups_of(directory.name))
+        )
+        self._home.end_session(incarnation)
         await self._home.confinement.clear(directory)
         self._home.secrets.remove(directory.name)
         self._home.containers.release(incarnation.kept.task.key)

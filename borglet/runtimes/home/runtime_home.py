@@ -56,6 +56,7 @@ class SupervisedTask:
     metered: Metered | None = None
     stop_asked: tuple[float, EndCause, str] | None = None  # a stop during the start: notice in s, cause, detail
     overused: bool = False
+    unkillable: bool = False  # some of its processes could not be killed
 
     def presence(self) -> Presence:
         return Presence(self.kept.task, self.kept.run, self.kept.started_at, self.exit)
@@ -120,9 +121,19 @@ class RuntimeHome:
             listener = self.secrets.listen(known.directory.name, (owner.st_uid, owner.st_gid))
             await self.doors.open(TaskRun(task.key, known.kept.run), listener)
 
+    def adopt_door(self, known: SupervisedTask) -> None:
+        """Continue the session of locks of a task that an earlier Borglet started."""
+        if known.kept.task.locks and self.doors is not None:
+            self.doors.adopt(TaskRun(known.kept.task.key, known.kept.run))
+
     def close_door(self, known: SupervisedTask) -> None:
+        """Close the socket of a task. Its session ends with `end_session`, when its processes have ended."""
         if self.doors is not None:
             self.doors.close(TaskRun(known.kept.task.key, known.kept.run))
+
+    def end_session(self, known: SupervisedTask) -> None:
+        if self.doors is not None:
+            self.doors.ended(TaskRun(known.kept.task.key, known.kept.run), certain=not known.unkillable)
 
     def discard(self, directory: TaskDirectory) -> None:
         """Move the files of a task to the trash. Its logs stay, and are deleted after a certain time."""

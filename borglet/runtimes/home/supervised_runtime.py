@@ -289,7 +289,8 @@ class SupervisedRuntime:
         return [incarnation.presence() for incarnation in self._tasks.values()]
 
     async def _reopen_door(self, known: SupervisedTask) -> None:
-        """Open the socket of a task that an earlier Borglet started."""
+        """Open the socket of a task that an earlier Borglet started, and continue its session."""
+        self._runtime_home.adopt_door(known)
         try:
             await self._runtime_home.open_door(known)
         except OSError as error:

@@ -15,7 +15,7 @@ import pytest
 from borglet.locks.doors import LockDoors
 from borglet.locks.http_requests import MAX_BODY_BYTES
 from borglet.locks.keeper import LockKeeper
-from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, RunTask, TaskRun
+from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, RunSession, RunTask, TaskRun
 from borglet.runtimes.base import secret_files
 from borglet.runtimes.home.taskdirs import directory_name
 from tests.real.runtimes.machine import Machine, a_task, end_of, eventually, key, text_of
@@ -54,14 +54,15 @@ class Shard:
     def _answer(self, message: msgspec.Struct) -> None:
         if isinstance(message, RenewLocks):
             self.ended += message.ended
-            self.keeper.take(LocksRenewed(message.number, 15.0, []))
+            live = [RunSession(run, "s1") for run in {call.run for call in self.calls} - set(self.ended)]
+            self.keeper.take(LocksRenewed(message.number, 15.0, live))
         elif isinstance(message, LockCall) and not self.prompt:
             self.held.append(message)
         elif isinstance(message, LockCall):
             self.calls.append(message)
             holds = message.target == "/v1/acquire" or None
             body = json.dumps({"name": "shop", "token": 7, "again": False})
-            self.keeper.take(LockAnswer(message.number, 200, body, holds, 0.0, 15.0))
+            self.keeper.take(LockAnswer(message.number, 200, body, holds, "s1", 0.0, 15.0))
 
 
 def asking(*requests: tuple[str, str, str | None]) -> RunTask:
@@ -174,6 +175,38 @@ async def test_a_lock_is_released_if_the_client_left_before_the_answer() -> None
         shard.prompt = True
         shard.send(shard.held[0])
         await eventually(lambda: [call.target for call in shard.calls] == ["/v1/acquire", "/v1/release"], "a release")
+    finally:
+        shard.doors.stop()
+        os.unlink(path)
+        await shard.keeper.close()
+
+
+async def test_a_lock_is_not_released_if_another_request_of_the_task_has_it() -> None:
+    """The client of the first request has left, and has repeated it on a new connection."""
+    shard = Shard()
+    shard.prompt = False
+    path = f"/tmp/borg-locks-{os.getpid()}.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    listener.setblocking(False)
+    body = b'{"name": "shop"}'
+    request = b"POST /v1/acquire HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    try:
+        await shard.doors.open(RUN, listener)
+        _, writer = await asyncio.open_unix_connection(path)
+        writer.write(request)
+        await eventually(lambda: len(shard.held) == 1, "the first request")
+        writer.close()
+        await writer.wait_closed()
+        second = asyncio.ensure_future(talk(path, request))
+        await eventually(lambda: len(shard.held) == 2, "the second request")
+        shard.prompt = True
+        for call in shard.held:
+            shard.send(call)
+        assert (await second).startswith(b"HTTP/1.1 200 ")
+        assert [call.target for call in shard.calls] == ["/v1/acquire", "/v1/acquire"]
+        assert (await shard.keeper.session(RUN, 0.0))["holds"]
     finally:
         shard.doors.stop()
         os.unlink(path)

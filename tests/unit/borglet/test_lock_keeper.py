@@ -10,10 +10,14 @@ import msgspec
 import pytest
 
 from borglet.locks.keeper import MARGIN_S, RENEW_S, LinkAway, LockKeeper
-from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, TaskKey, TaskRun
+from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, RunSession, TaskKey, TaskRun
 
 LEASE_S = 15.0
 RUN, OTHER = TaskRun(TaskKey("a" * 32, 0, 1), 1), TaskRun(TaskKey("a" * 32, 1, 1), 1)
+
+
+def renewed(asked: RenewLocks, *runs: TaskRun, session: str = "s1") -> LocksRenewed:
+    return LocksRenewed(asked.number, LEASE_S, [RunSession(run, session) for run in runs])
 
 
 class Cell:
@@ -35,17 +39,21 @@ class Cell:
         self.sent.remove(found[0])
         return found[0]
 
-    async def acquires(self, run: TaskRun = RUN, *, waited_s: float = 0.0, slow_s: float = 0.0) -> LockAnswer:
+    async def acquires(
+        self, run: TaskRun = RUN, *, waited_s: float = 0.0, slow_s: float = 0.0, session: str = "s1"
+    ) -> LockAnswer:
         call = asyncio.ensure_future(self.keeper.call(run, "POST", "/v1/acquire", "{}"))
         asked = await self.calls(LockCall)
         assert asked.run == run
         self.now += waited_s + slow_s
-        self.keeper.take(LockAnswer(asked.number, 200, "{}", holds=True, waited_s=waited_s, lease_s=LEASE_S))
+        self.keeper.take(
+            LockAnswer(asked.number, 200, "{}", holds=True, session=session, waited_s=waited_s, lease_s=LEASE_S)
+        )
         return await call
 
     async def renews(self, *runs: TaskRun) -> RenewLocks:
         asked: RenewLocks = await self.calls(RenewLocks)
-        self.keeper.take(LocksRenewed(asked.number, LEASE_S, list(runs)))
+        self.keeper.take(renewed(asked, *runs))
         return asked
 
     async def left_s(self, run: TaskRun = RUN) -> float:
@@ -103,7 +111,7 @@ def test_a_renewal_extends_the_lease_from_when_it_was_sent() -> None:
         asked = await cell.calls(RenewLocks)
         cell.now += 2.0
         assert asked.ended == [OTHER]
-        cell.keeper.take(LocksRenewed(asked.number, LEASE_S, [RUN]))
+        cell.keeper.take(renewed(asked, RUN))
         assert await cell.left_s() == LEASE_S - MARGIN_S - 2.0
 
     with_cell(story)
@@ -132,7 +140,7 @@ def test_without_the_link_a_lease_ends_here_first_and_is_then_ended_in_the_cell(
         assert cell.sent == [], "a new acquisition waits until the old session has ended"
         cell.keeper.take(LocksRenewed(asked.number, LEASE_S, []))
         acquire = await cell.calls(LockCall)
-        cell.keeper.take(LockAnswer(acquire.number, 200, "{}", holds=True, lease_s=LEASE_S))
+        cell.keeper.take(LockAnswer(acquire.number, 200, "{}", holds=True, session="s2", lease_s=LEASE_S))
         await call
         assert await cell.left_s() > 0
         assert not await cell.lost()
@@ -149,6 +157,67 @@ def test_a_session_that_the_cell_has_ended_is_lost_at_the_next_renewal() -> None
         cell.keeper.end(OTHER)
         await cell.renews()
         assert await cell.lost()
+
+    with_cell(story)
+
+
+def test_a_new_session_is_not_taken_for_a_lost_one() -> None:
+    """An owner ends the session of a run. Before the next renewal, the run acquires another lock in a new session."""
+
+    async def acquires(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires()
+        with pytest.raises(LinkAway, match="lost"):
+            await cell.acquires(session="s2")
+        assert await cell.lost()
+        assert (await cell.renews()).ended == [RUN]
+
+    async def renews(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires()
+        cell.keeper.begin(OTHER)
+        cell.keeper.end(OTHER)
+        cell.keeper.take(renewed(await cell.calls(RenewLocks), RUN, session="s2"))
+        assert await cell.lost()
+        assert (await cell.renews()).ended == [RUN]
+
+    with_cell(acquires)
+    with_cell(renews)
+
+
+def test_each_answer_to_a_renewal_counts_from_when_it_was_sent() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires()
+        asked = []
+        for number in range(3):
+            other = TaskRun(TaskKey("b" * 32, number, 1), 1)
+            cell.keeper.begin(other)
+            cell.keeper.end(other)
+            asked.append(await cell.calls(RenewLocks))
+            cell.now += 1.0
+        cell.keeper.take(renewed(asked[1], RUN))
+        assert await cell.left_s() == LEASE_S - MARGIN_S - 2.0
+        cell.keeper.take(renewed(asked[2], RUN))
+        assert await cell.left_s() == LEASE_S - MARGIN_S - 1.0
+        cell.keeper.take(renewed(asked[0], RUN))
+        assert await cell.left_s() == LEASE_S - MARGIN_S - 1.0
+
+    with_cell(story)
+
+
+def test_the_session_of_a_run_with_live_processes_ends_later() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        cell.keeper.end(RUN, after_s=0.05)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert cell.sent == []
+        assert (await cell.renews()).ended == [RUN]
 
     with_cell(story)
 
