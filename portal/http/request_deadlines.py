@@ -39,8 +39,10 @@ _LONG = re.compile(
     r"PUT /api/v1/cells/[^/]+/packages/.*|POST /api/v1/cells/[^/]+/(jobs:bulk|checkpoints:restore(-in-place)?)/?"
     r"|(PUT|DELETE) /api/v1/studies/.*"
 )
-# Requests with `wait_s` below these paths are long polls.
-_WAITING = re.compile(r"/bns/|/api/v1/cells/[^/]+/locks/")
+# These requests are long polls if they have the parameter `wait_s`.
+_WAITING = re.compile(
+    r"[A-Z]+ /bns/.*|GET /api/v1/cells/[^/]+/locks/[^/]+/files/.+|POST /api/v1/cells/[^/]+/locks/[^/]+/acquire/.+"
+)
 # Database calls fail at the deadline, and their error becomes the answer. This is the extra time for the answer.
 GRACE_S = 2.0
 MOST_REQUESTS = 500
@@ -218,7 +220,7 @@ def _waits(scope: dict[str, Any]) -> bool:
     """Return whether the request is a long poll, which waits for a change of a name (`portal.live.long_polls`) or for a
     lock (`portal.live.lock_polls`).
     """
-    return b"wait_s=" in scope["query_string"] and _WAITING.match(scope["path"]) is not None
+    return b"wait_s=" in scope["query_string"] and _WAITING.fullmatch(f"{scope['method']} {scope['path']}") is not None
 
 
 async def _answer(send: Send, scope: dict[str, Any], outage: Outage, *, close: bool = False) -> None:

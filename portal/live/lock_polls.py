@@ -29,7 +29,7 @@ from quota.vocabulary.permissions import Action
 from scheduling.access import selectors
 from scheduling.link.transport.redis_client import RedisClient
 from scheduling.locks import locks, notices, user_locks
-from scheduling.locks.lock_rules import MOST_WAIT_S
+from scheduling.locks.lock_rules import MOST_WAIT_S, check_name
 from scheduling.locks.locks import Held, Lock
 from scheduling.locks.notices import LockKey
 from scheduling.locks.sessions import Space
@@ -42,6 +42,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 # The body of a request to acquire a lock with a content.
 _MOST_BYTES = 512 * 1024
+_BODY_WITHIN_S = 5.0  # a slower request does not wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,13 @@ class LockPolls:
         asked = _asked(scope)
         assert asked is not None
         request = _Buffered(receive)
-        if await request.read():
-            try:
-                await self._wait(scope, asked, request)
-            except TooManyWatches as problem:
-                await reject(send, problem, headers={"retry-after": str(RETRY_AFTER_S)})
-                return
-            except (Rejected, DatabaseError) as problem:
-                log.info("a request does not wait for a lock; Django answers it", lock=asked.name, why=str(problem))
+        try:
+            await self._wait(scope, asked, request)
+        except TooManyWatches as problem:
+            await reject(send, problem, headers={"retry-after": str(RETRY_AFTER_S)})
+            return
+        except (Rejected, DatabaseError) as problem:
+            log.info("a request does not wait for a lock; Django answers it", lock=asked.name, why=str(problem))
         if not request.left:
             await self._inner(scope, request.again, send)
 
@@ -96,19 +96,25 @@ class LockPolls:
         """Wait until the request can be answered, the time is over or the client has left. Raises `Rejected` and
         `DatabaseError` if the request cannot wait.
         """
-        if self._notices is None:
-            self._notices = _Notices(self._waits)
-            self._notices.start()
         begun = await in_thread(_begin)(scope, asked)
         if begun is None:
             return
         key, watch = begun
+        try:
+            if await request.read():
+                await self._wait_for(key, asked, request)
+        finally:
+            watch.end()
+
+    async def _wait_for(self, key: LockKey, asked: _Asked, request: _Buffered) -> None:
+        if self._notices is None:
+            self._notices = _Notices(self._waits)
+            self._notices.start()
         waiting = asyncio.ensure_future(self._until_ready(key, asked, request.session))
         left = asyncio.ensure_future(request.until_left())
         try:
             await asyncio.wait((waiting, left), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            watch.end()
             left.cancel()
             if not waiting.done():
                 waiting.cancel()
@@ -165,8 +171,8 @@ class _Buffered:
 
     async def read(self) -> bool:
         """Read the body. Return whether it is complete, so that the request can wait."""
-        size = 0
-        while size <= _MOST_BYTES:
+        size, deadline = 0, asyncio.get_running_loop().time() + _BODY_WITHIN_S
+        while size <= _MOST_BYTES and asyncio.get_running_loop().time() < deadline:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 self.left = True
@@ -192,6 +198,7 @@ def _begin(scope: dict[str, Any], asked: _Asked) -> tuple[LockKey, OpenWatch] | 
     """Return the lock, and the watch that counts for its caller; None if the caller is not signed in. Raises `Rejected`
     if the caller may not do this.
     """
+    check_name(asked.name)
     principal = principal_of(scope)
     if principal is None:
         return None
