@@ -200,6 +200,7 @@ _NOT_OF_MACHINES = frozenset(
         "cell.restored",
         "cell.lease",
         "cell.brake",
+        "cell.repacking",
         "packages.held",
         "reservations.set",
         "job.rejected",

@@ -46,6 +46,10 @@ class DrainProgressSerializer(serializers.Serializer[Any]):
     tasks_leaving = serializers.IntegerField(
         source="leaving", help_text="The tasks of `tasks_left` that are evicted next, at the cell's rate."
     )
+    tasks_staying = serializers.IntegerField(
+        source="staying",
+        help_text="The tasks of `tasks_left` that a re-packing leaves there, or that leave in a later step of it.",
+    )
     tasks_stopping = serializers.IntegerField(
         source="stopping", help_text="Evicted tasks whose processes have not ended yet. `tasks_left` excludes them."
     )

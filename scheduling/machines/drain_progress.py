@@ -10,13 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import Count, QuerySet
+from django.db.models import BooleanField, Count, ExpressionWrapper, QuerySet
 from django.utils import timezone
 
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.core.vocabulary.states import MachineStatus, TaskState
+from scheduling.machines.evacuation import leaves
 from scheduling.models import Cell, Departure, Drain, Task
 from scheduling.policy import cell_settings
 from scheduling.tasks.disruption_budgets import Budgets, DisruptionBudget
@@ -45,7 +46,8 @@ class DrainProgress:
 
     `leaving`: the number of tasks among them that do not wait for a disruption budget. `waiting`: the jobs whose tasks
     wait for a disruption budget. `stopping`: the number of evicted tasks whose processes may still run, for example
-    during their notice period. `overdue`: the deadline has passed.
+    during their notice period. `staying`: the number of tasks among `left` that a re-packing leaves on the machine, or
+    that leave in a later step of it. `overdue`: the deadline has passed.
     """
 
     drain: Drain
@@ -54,6 +56,7 @@ class DrainProgress:
     waiting: tuple[WaitingForBudget, ...]
     overdue: bool
     stopping: int = 0
+    staying: int = 0
 
     @property
     def hostname(self) -> str:
@@ -83,17 +86,22 @@ def progress_of(
     now = now or timezone.now()
     machines = [drain.machine_id for drain in drains]
     here = Task.objects.filter(machine__in=machines, state=TaskState.RUNNING.value).order_by()
-    counted = here.values_list("machine_id", "job_id", "up", "alloc_id", "job__kind").annotate(number=Count("id"))
+    goes = ExpressionWrapper(leaves(), output_field=BooleanField())
+    kinds = here.annotate(goes=goes).values_list("machine_id", "job_id", "up", "job__kind", "goes")
+    counted = kinds.annotate(number=Count("id"))
     stops = Departure.objects.filter(machine__in=machines).order_by().values_list("machine_id")
     stopping = dict(stops.annotate(number=Count("id")))
     left: Counter[int] = Counter()
+    staying: Counter[int] = Counter()
     serving: dict[int, Counter[int]] = defaultdict(Counter)
-    for machine, job, up, _alloc, _kind, number in counted:
+    for machine, job, up, _kind, may_go, number in counted:
         left[machine] += number
-        if up:
+        if not may_go:
+            staying[machine] += number
+        elif up:
             serving[machine][job] += number
     inner: dict[int, set[int]] = defaultdict(set)  # alloc set -> the jobs inside its allocs
-    if any(kind == KIND for *_, kind, _ in counted):
+    if any(kind == KIND for *_, kind, _, _ in counted):
         lodged = Task.objects.filter(machine__in=machines, alloc__isnull=False).order_by()
         for alloc_set, job in lodged.values_list("alloc__job_id", "job_id").distinct():
             inner[alloc_set].add(job)
@@ -119,10 +127,11 @@ def progress_of(
             DrainProgress(
                 drain,
                 left[drain.machine_id],
-                left[drain.machine_id] - stuck,
+                left[drain.machine_id] - stuck - staying[drain.machine_id],
                 tuple(waiting),
                 overdue,
                 stopping.get(drain.machine_id, 0),
+                staying[drain.machine_id],
             )
         )
     return result

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from quota.vocabulary.permissions import system
@@ -57,11 +57,11 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
 
     A job may have `disruption_budget` tasks down in the whole cell. If it has no such budget, it may have `max_down`
     tasks down. Tasks that are not up are evicted at once and use no budget. A task that has been down for more than
-    `patience_s` seconds uses no budget, so it cannot block a drain for ever. An alloc is evicted together with the
-    tasks inside it, when the budgets of their jobs allow this (§2.4). After the deadline of a drain with
-    `break_budgets`, no budget applies.
+    `patience_s` seconds uses no budget, so it cannot block a drain for ever. If the drain names the tasks that leave
+    (`Drain.only`), the others stay. An alloc is evicted together with the tasks inside it, when the budgets of their
+    jobs allow this (§2.4). After the deadline of a drain with `break_budgets`, no budget applies.
     """
-    here = _on_machines(cell_id, DRAINING)
+    here = _on_machines(cell_id, DRAINING).filter(leaves())
     jobs = jobs_concerned(here)
     if not jobs:
         return 0
@@ -84,6 +84,15 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
             continue
         leaving.append(task)
     return _evict(cell_id, leaving[:limit], EvictionCause.MACHINE_SHUTDOWN)
+
+
+def leaves() -> Q:
+    """Return the condition that a task on a draining machine leaves: a re-packing lets only some tasks leave. Tasks
+    inside an alloc leave with it.
+    """
+    only = "machine__drain__only"
+    named = Q(**{f"{only}__contains": [F("id")]}) | Q(**{f"{only}__contains": [F("alloc_id")]})
+    return Q(**{f"{only}__isnull": True}) | named
 
 
 def jobs_concerned(here: QuerySet[Task]) -> set[int]:

@@ -131,10 +131,10 @@ def machines_drain(
         deadline = entry.time + dt.timedelta(seconds=deadline_s) if deadline_s is not None else None
         for row in rows:
             known = drains.get(row.id)
-            if known is not None and deadline is None and known.deadline is None:
+            if known is not None and known.repacking_id is None and deadline is None and known.deadline is None:
                 continue
             drain = known or Drain(machine=row, began_at=entry.time, tasks=tasks.get(row.id, 0))
-            drain.reason, drain.asked_by = reason[:300], principal.name
+            drain.reason, drain.asked_by, drain.only, drain.repacking = reason[:300], principal.name, None, None
             drain.deadline, drain.break_budgets = deadline, break_budgets
             drain.save()
             state = events.MachineState(
@@ -144,10 +144,10 @@ def machines_drain(
                 break_budgets=break_budgets,
                 deadline=deadline.timestamp() if deadline is not None else 0.0,
             )
-            _announce_wish(entry, row, state)
+            announce_wish(entry, row, state)
             changed.append(row)
         if changed:
-            _set_rows(entry, [row.id for row in changed if row.state != DOWN], DRAINING, reason)
+            set_rows(entry, [row.id for row in changed if row.state != DOWN], DRAINING, reason)
     return changed
 
 
@@ -156,13 +156,13 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
     with locked_machine(principal, machine) as (entry, row):
         ended, _ = Drain.objects.filter(machine=row).delete()
         if ended or row.state == DRAINING:
-            _announce_wish(entry, row, events.MachineState(machine_id=row.id, state=UP, reason=reason))
+            announce_wish(entry, row, events.MachineState(machine_id=row.id, state=UP, reason=reason))
             if row.state != DOWN:
-                _set_rows(entry, [row.id], UP, reason)
+                set_rows(entry, [row.id], UP, reason)
     return machine
 
 
-def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
+def announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
     """Append the event `state`, which contains the state that an SRE has requested. A machine that is down stays down,
     so a second event with the state down follows.
     """
@@ -312,13 +312,13 @@ def _lock(cell_id: int, machine_ids: Sequence[int], states: Sequence[str]) -> li
 
 def _change_states(entry: JournalEntry, states: Mapping[int, str], reason: str) -> None:
     for state in sorted(set(states.values())):
-        _set_rows(entry, [machine for machine, wanted in states.items() if wanted == state], state, reason)
+        set_rows(entry, [machine for machine, wanted in states.items() if wanted == state], state, reason)
     entry.extend(
         events.MachineState(machine_id=machine, state=state, reason=reason) for machine, state in sorted(states.items())
     )
 
 
-def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reason: str) -> None:
+def set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reason: str) -> None:
     Machine.objects.filter(pk__in=machine_ids).update(state=state, reason=reason[:300], state_since=entry.time)
 
 

@@ -54,6 +54,7 @@ from scheduling.master.schedulers import DEFAULT, Scheduler
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
+from scheduling.repacking.repacker import Repacker
 from scheduling.tasks import pending_verdicts
 from scheduling.usage.cell_view import ViewPublisher
 
@@ -125,6 +126,7 @@ class Master:
     _own: dict[int, list[journal.JournalRecord]] = field(default_factory=dict)  # committed here, not yet applied
     _reclaimer: Reclaimer | None = None
     _view: ViewPublisher | None = None
+    _repacker: Repacker | None = None
 
     def prepare(self) -> None:
         """Load the state before the first call of `run`, so that a restarted master can place tasks sooner."""
@@ -430,7 +432,7 @@ class Master:
         have just been submitted.
         """
         news, backlog = self._advance(), self._is_waited_for
-        for part in (self._find_silent_machines, self._evacuate, self._publish_view, self._reclaim):
+        for part in (self._find_silent_machines, self._evacuate, self._publish_view, self._reclaim, self._repack):
             part()
             news |= self._advance()
             if self._is_waited_for and not backlog:
@@ -458,6 +460,18 @@ class Master:
         self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
         if wakeups.answers():
             self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)
+
+    def _repack(self) -> None:
+        assert self._policy is not None
+        self._repacker = self._repacker or Repacker(self.cell_id)
+        decision = self._memory.decision
+        bookings = decision.plan.bookings if decision is not None else ()
+        self._repacker.turn(
+            self._warm(),
+            self._policy,
+            patience_s=self._settings.drain_patience_s,
+            booked=frozenset(machine for booking in bookings for machine, _ in booking.on),
+        )
 
     def _pass(self, state: CellState) -> float:
         """Run a pass and commit its plan. Return the time at which a booked gang can start, in seconds since the epoch,

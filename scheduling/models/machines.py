@@ -83,7 +83,8 @@ class Drain(models.Model):
     """The drain of a machine. It ends only when an SRE ends it, not when the machine goes down or joins again.
 
     `tasks`: the number of tasks on the machine when the drain began. `break_budgets`: after the deadline, tasks are
-    evicted in spite of the disruption budgets of their jobs.
+    evicted in spite of the disruption budgets of their jobs. `repacking`: the re-packing that drains the machine.
+    `only`: the ids of the tasks that leave; null: all tasks. If it is empty, the machine only receives no new tasks.
     """
 
     machine = models.OneToOneField(Machine, models.CASCADE, related_name="drain", verbose_name=_("machine"))
@@ -93,6 +94,10 @@ class Drain(models.Model):
     deadline = models.DateTimeField(_("deadline"), null=True, blank=True)
     break_budgets = models.BooleanField(_("at the deadline, evict despite disruption budgets"), default=False)
     tasks = models.PositiveIntegerField(_("tasks when the drain began"), default=0)
+    only = ArrayField(models.BigIntegerField(), verbose_name=_("tasks that leave"), null=True, blank=True)
+    repacking = models.ForeignKey(
+        "Repacking", models.SET_NULL, null=True, blank=True, related_name="drains", verbose_name=_("re-packing")
+    )
 
     class Meta:
         ordering = ["machine"]
@@ -101,3 +106,91 @@ class Drain(models.Model):
 
     def __str__(self) -> str:
         return f"drain of {self.machine}"
+
+
+class Repacking(models.Model):
+    """A re-packing of a cell: its plan, and the run of this plan (`scheduling.repacking`).
+
+    `goal`: `machines` (after it, `number` machines have no task) or `job` (a pending task of `job_id` fits).
+    `most_moves`: how many tasks may move. `job_share`: which share of the tasks of a job may move; at least its
+    disruption budget may. `most_priority`: tasks of a higher priority stay. `at_once`: how many tasks may be moving at
+    the same time. `moves`: how many tasks the plan moves. `reached`: whether the plan reaches the goal. `obstacles`:
+    how many machines were left out, by reason. `jobs`: the jobs that lose tasks, as `{job, name, moves, tasks, may,
+    down}`.
+    """
+
+    PLANNING, PLANNED, RUNNING = "planning", "planned", "running"
+    DONE, STOPPED, FAILED, REPLACED = "done", "stopped", "failed", "replaced"
+    OPEN = (PLANNING, PLANNED, RUNNING)
+    STATES = (*OPEN, DONE, STOPPED, FAILED, REPLACED)
+    MACHINES, JOB = "machines", "job"
+
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="repackings")
+    goal = models.CharField(_("goal"), max_length=16, choices=[(goal, goal) for goal in (MACHINES, JOB)])
+    number = models.PositiveIntegerField(_("machines to free"), default=0)
+    job_id = models.BigIntegerField(null=True, blank=True)
+    job_name = models.CharField(_("name of the job"), max_length=130, blank=True)
+    most_moves = models.PositiveIntegerField(_("most moves"))
+    job_share = models.FloatField(_("share of a job that may move"))
+    most_priority = models.PositiveIntegerField(_("highest priority that moves"))
+    at_once = models.PositiveIntegerField(_("tasks that move at once"))
+    reason = models.CharField(_("reason"), max_length=300)
+    asked_by = models.CharField(_("requested by"), max_length=200)
+    started_by = models.CharField(_("started by"), max_length=200, blank=True)
+    state = models.CharField(_("state"), max_length=16, default=PLANNING, choices=[(s, s) for s in STATES])
+    detail = models.CharField(_("detail"), max_length=500, blank=True)
+    moves = models.PositiveIntegerField(_("tasks to move"), default=0)
+    already_free = models.PositiveIntegerField(_("machines that are free already"), default=0)
+    reached = models.BooleanField(_("the plan reaches the goal"), default=False)
+    obstacles = models.JSONField(_("obstacles"), default=dict, blank=True)
+    jobs = models.JSONField(_("jobs"), default=list, blank=True)
+    planning_s = models.FloatField(_("time of planning, s"), null=True, blank=True)
+    created_at = models.DateTimeField(_("requested"))
+    planned_at = models.DateTimeField(_("planned"), null=True, blank=True)
+    started_at = models.DateTimeField(_("started"), null=True, blank=True)
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cell"], name="one_open_repacking", condition=Q(state__in=("planning", "planned", "running"))
+            )
+        ]
+        verbose_name = _("re-packing")
+        verbose_name_plural = _("re-packings")
+
+    def __str__(self) -> str:
+        return f"re-packing {self.pk}"
+
+
+class RepackingStep(models.Model):
+    """A step of a re-packing: the tasks that leave one machine. `position`: the order in which steps begin.
+
+    `state`: `waiting`, `moving`, `freed` (the tasks have left), or `skipped`, for the reason `detail`. `tasks`: the ids
+    of the tasks that leave, without those inside allocs. `moves`: how many leave, those inside allocs included.
+    `unplaced_since`: since when a task that has left waits for a machine.
+    """
+
+    WAITING, MOVING, FREED, SKIPPED = "waiting", "moving", "freed", "skipped"
+    STATES = (WAITING, MOVING, FREED, SKIPPED)
+
+    repacking = models.ForeignKey(Repacking, models.CASCADE, related_name="steps", db_index=False)  # the constraint
+    position = models.PositiveIntegerField(_("position"))
+    machine = models.ForeignKey(Machine, models.CASCADE, related_name="+", verbose_name=_("machine"))
+    state = models.CharField(_("state"), max_length=16, default=WAITING, choices=[(s, s) for s in STATES])
+    tasks = ArrayField(models.BigIntegerField(), verbose_name=_("tasks"), default=list, blank=True)
+    moves = models.PositiveIntegerField(_("tasks to move"), default=0)
+    detail = models.CharField(_("detail"), max_length=500, blank=True)
+    began_at = models.DateTimeField(_("began"), null=True, blank=True)
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+    unplaced_since = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["repacking", "position"]
+        constraints = [models.UniqueConstraint(fields=["repacking", "position"], name="one_step_per_position")]
+        verbose_name = _("step of a re-packing")
+        verbose_name_plural = _("steps of re-packings")
+
+    def __str__(self) -> str:
+        return f"{self.repacking}, machine {self.machine}"

@@ -16,6 +16,7 @@ BENCHES = {
     "pass": "tests.bench.pass_",
     "backfill": "tests.bench.backfill",
     "compaction": "tests.bench.compaction",
+    "repack": "tests.bench.repack",
     "commit": "tests.bench.commit",
     "quota": "tests.bench.quota",
     "start": "tests.bench.start",

@@ -36,6 +36,7 @@ from scheduling.job_templates import templates
 from scheduling.jobs import submit_and_kill
 from scheduling.locks import locks
 from scheduling.locks.sessions import Space
+from scheduling.repacking.repackings import repacking_plan
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
 from tests.integration import cron_rows, money_rows, rows, secret_rows, workflow_rows
@@ -77,6 +78,7 @@ JOB = "api/v1/cells/{cell}/jobs/{tenant}/{job}/"
 TEMPLATE = "api/v1/cells/{cell}/templates/{tenant}/{name}/"
 CRON = "api/v1/cells/{cell}/cron-jobs/{tenant}/{name}/"
 WORKFLOW = "api/v1/cells/{cell}/workflows/{tenant}/{name}/"
+REPACKING = "api/v1/cells/{cell}/repackings/{repacking}"
 PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
 DIGEST = "sha256:" + "0" * 64
 ACCOUNTS = "api/v1/tenants/{tenant}/service-accounts/"
@@ -297,6 +299,13 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:drain", ("sre",), body={"reason": "x"}),
     Door("post", "api/v1/cells/{cell}/machines:drain", ("sre",), body={"rack": "r1", "reason": "x"}),
     Door("get", "api/v1/cells/{cell}/drains/", ALL),
+    Door("get", "api/v1/cells/{cell}/repackings/", ("sre",)),
+    Door("post", "api/v1/cells/{cell}/repackings/", ("sre",), 201, body={"machines": 1, "reason": "x"}),
+    Door("get", REPACKING + "/", ("sre",)),
+    Door("get", REPACKING + "/steps/", ("sre",)),
+    Door("post", REPACKING + ":start", ("sre",), body={}, expect={"sre": 409}),  # the plan is not ready
+    Door("post", REPACKING + ":stop", ("sre",), body={}),
+    Door("post", REPACKING + ":release", ("sre",), body={}, expect={"sre": 409}),  # it has not ended
     Door("get", "api/v1/cells/{cell}/brakes/", ALL),
     Door(
         "post", "api/v1/cells/{cell}/brakes/{brake}:release", ("sre",), body={"reason": "x"}, expect={"sre": 409}
@@ -428,6 +437,7 @@ class World:
     invitations: dict[str, str]
     capability: int
     asked: int
+    repacking: int
     quote: int
     order: int
     channel: int
@@ -453,6 +463,7 @@ class World:
             username="viewer",
             key=self.key,
             brake="stops",
+            repacking=self.repacking,
             revision=1,
             place="1.0",
             service="front",
@@ -563,6 +574,7 @@ def _world() -> World:
         invitations=invitations,
         capability=held.id,
         asked=asked.id,
+        repacking=repacking_plan(principal=system("test"), cell=cell, machines=1, reason="x").pk,
         quote=quote.id,
         order=order.id,
         channel=channel.id,

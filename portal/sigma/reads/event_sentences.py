@@ -134,6 +134,18 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
         ),
         "detail",
     ),
+    "cell.repacking": (
+        _by(
+            "step",
+            {
+                "moving": gettext_lazy("re-packing %(repacking)d moves %(tasks)d tasks away from %(machine)s"),
+                "freed": gettext_lazy("the tasks of re-packing %(repacking)d have left %(machine)s"),
+                "skipped": gettext_lazy("re-packing %(repacking)d skipped %(machine)s"),
+            },
+            gettext_lazy("re-packing %(repacking)d is %(state)s"),
+        ),
+        "detail",
+    ),
     "machine.set": (gettext_lazy("machine %(hostname)s joined the cell, or its properties changed"),),
     "machine.state": (gettext_lazy("%(machine)s is %(state)s"), "reason"),
     "machine.removed": (gettext_lazy("%(machine)s was removed"), "reason"),

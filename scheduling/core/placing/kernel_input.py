@@ -54,12 +54,15 @@ def tables_of(
     memory: PassCache,
     rng: np.random.Generator,
     held: Held | None = None,
+    *,
+    moving: bool = False,
 ) -> Tables:
     """Return the arrays that the kernels need for one pass. `sorting`: the queue and its groups.
 
     `free`: the free capacity of the machines. `memory`: the cache, which this call updates from the state. `rng`
     chooses the machine at which the search of each group begins. `held`: how many whole CPU cores tasks have reserved
-    on each machine.
+    on each machine. `moving`: the tasks of the queue run on machines that they leave (`core/repacking`). So they do not
+    count there as tasks of their jobs.
     """
     tasks = state.tasks
     running = _running(state)
@@ -86,7 +89,7 @@ def tables_of(
             extra=np.zeros((bookings, len(machines.slot), axis), dtype=np.int64),
             bound=np.zeros((bookings, number), dtype=np.bool_),
         ),
-        counts=_counts(state, sorting, memory),
+        counts=_counts(state, sorting, memory, moving=moving),
         cache=Cache(
             machine=np.zeros((number, width), dtype=np.int64),
             version=np.zeros((number, width), dtype=np.int32),
@@ -191,9 +194,9 @@ def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueA
     )
 
 
-def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskCounts:
+def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache, *, moving: bool) -> TaskCounts:
     """Return how many tasks of each job in the queue run on each machine, in each rack and in each power domain. Jobs
-    that have only one task are not counted.
+    that have only one task are not counted. `moving`: as in `tables_of`.
     """
     tasks = state.tasks
     size = np.array([np.count_nonzero(job.tasks >= 0) for job in sorting.jobs], dtype=np.int64)
@@ -205,6 +208,15 @@ def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskC
         there = (slots >= 0) & (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
         local = np.repeat(np.array(several, dtype=np.int32), [len(own) for own in theirs])[there]
         on = memory.position[tasks.machine[slots[there]]]
+    size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
+    several = np.flatnonzero(size > 1).tolist()
+    theirs = [sorting.jobs[number].tasks for number in several]
+    local = np.repeat(np.array(several, dtype=np.int32), [len(own) for own in theirs])
+    slots = np.concatenate(theirs) if theirs else np.zeros(0, dtype=np.int32)
+    there = (slots >= 0) & (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
+    if moving:
+        there &= ~np.isin(slots, sorting.slots)
+    local, on = local[there], memory.position[tasks.machine[slots[there]]]
     room = 1 << max(4, math.ceil(math.log2(2 * (len(local) + len(sorting.slots)) + 1)))
     row = np.full(len(size), -1, dtype=np.int32)
     row[several] = np.arange(len(several), dtype=np.int32)

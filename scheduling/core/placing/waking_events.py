@@ -15,6 +15,7 @@ _CHANGES_NO_PLACEMENT = (
     events.CellRestored,
     events.LeaseTaken,
     events.BrakeSet,
+    events.RepackingSet,
     events.PackagesHeld,
     events.JobRejected,
     events.UpdateStarted,

@@ -91,6 +91,20 @@ class BrakeSet(_Event, frozen=True, tag="cell.brake"):
     detail: str = ""
 
 
+class RepackingSet(_Event, frozen=True, tag="cell.repacking"):
+    """A re-packing of the cell, which moves tasks so that machines become free or a pending task fits, has the state
+    `state`. `repacking`: its number. `machine_id`, `step`: a step that began or ended, and its state. `tasks`: how many
+    tasks move.
+    """
+
+    repacking: int
+    state: str
+    machine_id: int = 0
+    step: str = ""
+    tasks: int = 0
+    detail: str = ""
+
+
 class MachineSet(_Event, frozen=True, tag="machine.set"):
     """A machine joined the cell, or facts about the machine changed. The event contains all facts about the machine."""
 
@@ -509,6 +523,7 @@ Event = (
     | CellRestored
     | LeaseTaken
     | BrakeSet
+    | RepackingSet
     | MachineSet
     | MachineState
     | MachineRemoved
