@@ -179,6 +179,7 @@ def _show(session: Context, cell: str | None, answer: dict[str, Any]) -> None:
         (
             ("goal", _goal(answer)),
             ("machines", f"{answer['machines']}, of which {answer['already_free']} are free already"),
+            ("spare machines", f"{answer['spares']}, used if others are skipped" if answer["spares"] else ""),
             ("moves", f"{output.number(answer['moves'], 'task')} (limit {answer['most_moves']})"),
             ("progress", _progress(answer)),
             ("planned in", f"{answer['planning_s']:.1f} s" if answer["planning_s"] is not None else ""),
@@ -186,7 +187,8 @@ def _show(session: Context, cell: str | None, answer: dict[str, Any]) -> None:
     )
     for job in answer["jobs"][:_SHOWN]:
         budget = f"{job['may']} may be down at once" + (f", {job['down']} are down" if job["down"] else "")
-        output.say(f"  {job['job']}: {job['moves']} of {output.number(job['tasks'], 'task')} move ({budget})")
+        spare = f", {job['spare']} more from spare machines" if job["spare"] else ""
+        output.say(f"  {job['job']}: {job['moves']} of {output.number(job['tasks'], 'task')} move ({budget}){spare}")
     if len(answer["jobs"]) > _SHOWN:
         output.say(f"  … and {output.number(len(answer['jobs']) - _SHOWN, 'more job')}; --json shows all")
 

@@ -20,6 +20,7 @@ from scheduling.repacking import repackings, selectors
 class MovingJobSerializer(serializers.Serializer[Any]):
     job = serializers.CharField(source="name", help_text="The job, as `tenant/job`.")
     moves = serializers.IntegerField(help_text="Tasks of the job that move.")
+    spare = serializers.IntegerField(help_text="Further tasks that move if all spare machines are used.")
     tasks = serializers.IntegerField(help_text="Tasks of the job.")
     may = serializers.IntegerField(help_text="Number of the job's tasks that may be down at once.")
     down = serializers.IntegerField(help_text="Number of the job's tasks that were down at the time of the plan.")
@@ -47,7 +48,8 @@ class RepackingSerializer(serializers.Serializer[Any]):
     most_moves = serializers.IntegerField()
     at_once = serializers.IntegerField()
     already_free = serializers.IntegerField(help_text="Machines of the plan that have no task now.")
-    machines = serializers.IntegerField(help_text="Machines of the plan.")
+    machines = serializers.IntegerField(help_text="Machines of the plan, without spare ones.")
+    spares = serializers.IntegerField(help_text="Spare machines: one is used for each machine that is skipped.")
     freed = serializers.IntegerField(help_text="Machines whose tasks have left.")
     moving = serializers.IntegerField(help_text="Machines whose tasks are leaving.")
     skipped = serializers.IntegerField(help_text="Machines that were skipped.")
@@ -64,7 +66,7 @@ class RepackingDetailSerializer(RepackingSerializer):
 
 class RepackingStepSerializer(serializers.Serializer[Any]):
     machine = serializers.CharField(source="machine.hostname")
-    state = serializers.CharField(help_text="`waiting`, `moving`, `freed` or `skipped`.")
+    state = serializers.CharField(help_text="`spare`, `waiting`, `moving`, `freed` or `skipped`.")
     moves = serializers.IntegerField(help_text="Tasks that leave the machine.")
     detail = serializers.CharField(help_text="Why the step was skipped.")
     began_at = serializers.DateTimeField(allow_null=True)

@@ -94,6 +94,7 @@ class Migration(migrations.Migration):
                     "state",
                     models.CharField(
                         choices=[
+                            ("spare", "spare"),
                             ("waiting", "waiting"),
                             ("moving", "moving"),
                             ("freed", "freed"),

@@ -115,8 +115,8 @@ class Repacking(models.Model):
     `most_moves`: how many tasks may move. `job_share`: which share of the tasks of a job may move; at least its
     disruption budget may. `most_priority`: tasks of a higher priority stay. `at_once`: how many tasks may be moving at
     the same time. `moves`: how many tasks the plan moves. `reached`: whether the plan reaches the goal. `obstacles`:
-    how many machines were left out, by reason. `jobs`: the jobs that lose tasks, as `{job, name, moves, tasks, may,
-    down}`.
+    how many machines were left out, by reason. `jobs`: the jobs that lose tasks, as `{job, name, moves, spare, tasks,
+    may, down}`. `spare`: how many more tasks move if all spare machines are used.
     """
 
     PLANNING, PLANNED, RUNNING = "planning", "planned", "running"
@@ -167,13 +167,14 @@ class Repacking(models.Model):
 class RepackingStep(models.Model):
     """A step of a re-packing: the tasks that leave one machine. `position`: the order in which steps begin.
 
-    `state`: `waiting`, `moving`, `freed` (the tasks have left), or `skipped`, for the reason `detail`. `tasks`: the ids
+    `state`: `spare` (the step begins only if another one is skipped), `waiting`, `moving`, `freed` (the tasks have
+    left), or `skipped`, for the reason `detail`. `tasks`: the ids
     of the tasks that leave, without those inside allocs. `moves`: how many leave, those inside allocs included.
     `unplaced_since`: since when a task that has left waits for a machine.
     """
 
-    WAITING, MOVING, FREED, SKIPPED = "waiting", "moving", "freed", "skipped"
-    STATES = (WAITING, MOVING, FREED, SKIPPED)
+    SPARE, WAITING, MOVING, FREED, SKIPPED = "spare", "waiting", "moving", "freed", "skipped"
+    STATES = (SPARE, WAITING, MOVING, FREED, SKIPPED)
 
     repacking = models.ForeignKey(Repacking, models.CASCADE, related_name="steps", db_index=False)  # the constraint
     position = models.PositiveIntegerField(_("position"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import structlog
@@ -10,7 +11,7 @@ from quota.vocabulary.permissions import system
 from scheduling.core.cell.state import CellState
 from scheduling.core.repacking.fitting_job import plan_for_job
 from scheduling.core.repacking.free_machines import plan_free_machines
-from scheduling.core.repacking.repack_plan import RepackPlan
+from scheduling.core.repacking.repack_plan import RepackPlan, disrupted
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.journal import journal
@@ -19,6 +20,8 @@ from scheduling.repacking.limits import JobLimits, limits_of_jobs, rules_for_pla
 
 log = structlog.get_logger(__name__)
 
+# A plan names spare machines, this share of the machines that should become free, but at least one.
+SPARES = 0.03
 _OBSTACLES = {
     "kept-task": "on {} a task must not move",
     "limit": "for {} the moves would exceed the limits of the re-packing or of a job",
@@ -43,7 +46,8 @@ def plan_make(
         if repacking.goal == Repacking.JOB:
             plan = plan_for_job(state, policy, rules, job_id=repacking.job_id or 0, now=now)
         else:
-            plan = plan_free_machines(state, policy, rules, number=repacking.number, now=now)
+            spares = max(1, math.ceil(SPARES * repacking.number))
+            plan = plan_free_machines(state, policy, rules, number=repacking.number, now=now, spares=spares)
     except LookupError as error:
         problem = str(error)
     except Exception:  # a plan that cannot be made must not stop the master
@@ -66,11 +70,12 @@ def plan_make(
                 RepackingStep(
                     repacking=row,
                     position=position,
+                    state=RepackingStep.WAITING if position < len(plan.steps) else RepackingStep.SPARE,
                     machine_id=step.machine_id,
                     tasks=[move.task_id for move in step.moves],
                     moves=sum(step.disrupted.values()),
                 )
-                for position, step in enumerate(plan.steps)
+                for position, step in enumerate(plan.steps + plan.spares)
             ],
             batch_size=1_000,
         )
@@ -82,16 +87,18 @@ def plan_make(
 
 def _jobs(plan: RepackPlan, jobs: dict[int, JobLimits]) -> list[dict[str, object]]:
     """Return the jobs that lose tasks, those with the most moves first."""
+    moved, spare = disrupted(plan.steps), disrupted(plan.spares)
     return [
         {
             "job": job,
             "name": limits.name,
-            "moves": moves,
+            "moves": moved[job],
+            "spare": spare[job],
             "tasks": limits.tasks,
             "may": limits.budget.may,
             "down": limits.budget.down,
         }
-        for job, moves in sorted(plan.disrupted.items(), key=lambda pair: (-pair[1], pair[0]))
+        for job in sorted(moved + spare, key=lambda one: (-moved[one], -spare[one], one))
         if (limits := jobs.get(job)) is not None
     ]
 

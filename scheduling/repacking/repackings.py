@@ -114,7 +114,7 @@ def repacking_start(*, principal: Principal, cell: Cell, number: int, confirm: i
         row = _locked(cell, number)
         if row.state != Repacking.PLANNED:
             raise Conflict("not-planned", f"re-packing {row.pk} is {row.state}; ask for a new plan and start that one")
-        steps = list(row.steps.order_by("position"))
+        steps = list(row.steps.filter(state=RepackingStep.WAITING).order_by("position"))
         if not steps:
             raise Conflict("nothing-to-do", f"the plan of re-packing {row.pk} moves no task; {row.detail}")
         assert row.planned_at is not None
@@ -131,6 +131,7 @@ def repacking_start(*, principal: Principal, cell: Cell, number: int, confirm: i
                 step.state, step.ended_at = RepackingStep.SKIPPED, entry.time
                 step.detail = "the machine is no longer up, or was drained since the plan"
         RepackingStep.objects.bulk_update(steps, ["state", "ended_at", "detail"], batch_size=500)
+        spares_use(entry, row, len(steps) - len(there))
         entry.append(events.RepackingSet(repacking=row.pk, state=row.state, tasks=row.moves))
     return row
 
@@ -167,6 +168,22 @@ def repacking_release(*, principal: Principal, cell: Cell, number: int, reason: 
         machines_uncordon(entry, row, held, f"re-packing {row.pk} returned it" + (f": {reason}" if reason else ""))
         entry.append(events.RepackingSet(repacking=row.pk, state=row.state, detail=f"{len(held)} machines returned"))
     return row
+
+
+def spares_use(entry: JournalEntry, row: Repacking, number: int) -> None:
+    """Let so many spare machines take the place of machines whose step was skipped. Spare machines that are no longer
+    up are skipped too. Locks the machines' rows.
+    """
+    while number > 0:
+        spares = list(row.steps.filter(state=RepackingStep.SPARE).order_by("position")[:number])
+        if not spares:
+            return
+        there = machines_cordon(entry, [step.machine_id for step in spares], row, f"re-packing {row.pk}: {row.reason}")
+        for step in spares:
+            step.state = RepackingStep.WAITING if step.machine_id in there else RepackingStep.SKIPPED
+            step.detail = "" if step.machine_id in there else "the machine is no longer up, or is drained"
+        RepackingStep.objects.bulk_update(spares, ["state", "detail"], batch_size=500)
+        number -= len(there)
 
 
 def stop(entry: JournalEntry, row: Repacking, detail: str) -> None:

@@ -36,7 +36,7 @@ from scheduling.machines.machines import DOWN
 from scheduling.models import Departure, Repacking, RepackingStep, Task
 from scheduling.models.machines import REMOVED
 from scheduling.repacking.limits import JobLimits, limits_of_jobs, rules_for_step
-from scheduling.repacking.repackings import stop
+from scheduling.repacking.repackings import spares_use, stop
 
 log = structlog.get_logger(__name__)
 
@@ -223,6 +223,7 @@ def _apply(repacking: Repacking, decisions: _Decisions, *, last: bool) -> bool:
         ]
         if back:
             machines_uncordon(entry, row, back, f"re-packing {row.pk} has ended here")
+            spares_use(entry, row, len(back))
         if not row.steps.filter(state__in=_OPEN).exists():
             _store_done(entry, row)
     return True

@@ -39,7 +39,7 @@ from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.repacking.free_machines import plan_free_machines
 from scheduling.core.repacking.movable_tasks import MovableTasks
 from scheduling.core.repacking.relocation import Relocation
-from scheduling.core.repacking.repack_plan import MachineMoves, RepackPlan, RepackRules
+from scheduling.core.repacking.repack_plan import MachineMoves, RepackPlan, RepackRules, disrupted
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import MAX_TASKS, split_task_id
@@ -50,6 +50,7 @@ from tests.bench.wanted import wanted
 
 SEEDS = (2011, 2012, 2013, 2014, 2015)
 REQUESTED, WANTED = 0.80, 0.03
+SPARES = 0.03
 MOVES_SHARE, JOB_SHARE, MOST_PRIORITY, AT_ONCE = 0.02, 0.1, 359, 10
 START_S = 25.0
 EVERYTHING = 2**40
@@ -79,12 +80,13 @@ def repacked(case: str, seed: int, *, clones: int = 5) -> dict[str, Any]:
     requested = _share_of_cpu(state)
     goal = free + math.ceil(WANTED * up)
     began, cpu = time.perf_counter(), time.process_time()
-    plan = plan_free_machines(state, policy, rules, number=goal, now=0.0)
+    plan = plan_free_machines(state, policy, rules, number=goal, now=0.0, spares=math.ceil(SPARES * goal))
     planning, planning_cpu = time.perf_counter() - began, time.process_time() - cpu
     run = _Run(state, policy, plan, budgets)
     run.to_the_end()
-    freed = sum(machines.tasks[machines.slot[step.machine_id]] == 0 for step in plan.steps) - plan.already_free
+    freed = sum(machines.tasks[machines.slot[machine]] == 0 for machine in run.drained) - plan.already_free
     share = 100 * freed / up
+    moved = disrupted(plan.steps + plan.spares)
     failed = []
     if share < 100 * WANTED:
         failed.append(f"{share:.2f} % of the machines were freed")
@@ -108,9 +110,9 @@ def repacked(case: str, seed: int, *, clones: int = 5) -> dict[str, Any]:
         "moved": run.moved,
         "moved_share": round(100 * run.moved / running, 2),
         "skipped": run.skipped,
-        "jobs": len(plan.disrupted),
+        "jobs": len(moved),
         "down": round(100 * run.worst),
-        "job_moves": round(100 * max((n / rules.job_moves[job] for job, n in plan.disrupted.items()), default=0.0)),
+        "job_moves": round(100 * max((n / rules.job_moves[job] for job, n in moved.items()), default=0.0)),
         "unplaced": run.unplaced(),
         "preempted": run.preempted,
         "planning": round(planning, 2),
@@ -214,10 +216,14 @@ class _Run:
     down: dict[int, float] = field(default_factory=dict)
     memory: PassCache = field(default_factory=PassCache)
 
+    def __post_init__(self) -> None:
+        self.spares = list(self.plan.spares)
+
     def to_the_end(self) -> None:
         state = self.state
-        self._set_states([step.machine_id for step in self.plan.steps], MachineStatus.DRAINING)
         waiting = list(self.plan.steps)
+        self.drained = [step.machine_id for step in waiting]
+        self._set_states(self.drained, MachineStatus.DRAINING)
         moving: list[MachineMoves] = []
         relocation = Relocation(state, self.policy, now=0.0)
         while waiting or moving:
@@ -241,9 +247,15 @@ class _Run:
             step = waiting.pop(0)
             movable = movable or MovableTasks(self.state, rules)
             here = movable.on(self.state.machines.slot[step.machine_id])
-            if (relocation.places(here, np.zeros(0, dtype=np.int64)) < 0).any():
+            new = set(self.state.tasks.id[here].tolist()) - {move.task_id for move in step.moves}
+            if new or (relocation.places(here, np.zeros(0, dtype=np.int64)) < 0).any():
                 self.skipped += 1
                 self._set_states([step.machine_id], MachineStatus.UP)
+                self.drained.remove(step.machine_id)
+                if self.spares:
+                    waiting.append(self.spares.pop(0))
+                    self.drained.append(waiting[-1].machine_id)
+                    self._set_states([waiting[-1].machine_id], MachineStatus.DRAINING)
                 continue
             moving.append(step)
             motion += len(step.moves)
@@ -301,5 +313,5 @@ class _Run:
 
     def unplaced(self) -> int:
         tasks = self.state.tasks
-        slots = [self._slot(move.task_id) for step in self.plan.steps for move in step.moves]
+        slots = [self._slot(move.task_id) for step in self.plan.steps + self.plan.spares for move in step.moves]
         return sum(tasks.state[slot] in (PENDING, DEAD) for slot in slots)

@@ -66,7 +66,7 @@ def evictions(cell: Cell) -> Counter[tuple[int, int]]:
 
 
 def planned(repacking: Repacking) -> set[tuple[int, int]]:
-    return {split_task_id(task) for step in repacking.steps.all() for task in step.tasks}
+    return {split_task_id(task) for step in repacking.steps.exclude(state="spare") for task in step.tasks}
 
 
 def on(machine: Machine) -> int:

@@ -42,13 +42,13 @@ def test_a_killed_master_leaves_a_re_packing_that_the_next_one_ends(cell, ann, t
         wait_for(cell, lambda: freed.exists())
         first.send_signal(signal.SIGKILL)
         first.wait()
-        assert row.steps.exclude(state=RepackingStep.FREED).exists(), "half of the way"
+        assert row.steps.filter(state__in=(RepackingStep.WAITING, RepackingStep.MOVING)).exists(), "half of the way"
     with master_processes.running(tmp_path, "cc"):
         wait_for(cell, lambda: not row.refresh_from_db() and row.state != "running")
     assert (row.state, row.detail) == ("done", "4 machines are free")
     assert "4 of 4" in sre.out("repack", "status")
-    assert {step["state"] for step in sre.json("repack", "status", str(row.pk))["steps"]} == {"freed"}
-    freeing = [step.machine for step in row.steps.all()]
+    assert {step["state"] for step in sre.json("repack", "status", str(row.pk))["steps"]} <= {"freed", "spare"}
+    freeing = [step.machine for step in freed]
     assert [on(machine) for machine in freeing] == [0] * 4
     assert {Machine.objects.get(pk=machine.pk).state for machine in freeing} == {"draining"}
     assert repack_rows.evictions(cell) == dict.fromkeys(repack_rows.planned(row), 1), "each task moved once"

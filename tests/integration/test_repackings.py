@@ -53,10 +53,10 @@ def test_machines_become_free_one_task_after_the_other_and_stay_free(cell, ann, 
     job, _ = scattered(ann, cell, machines=6)
     row = planned(cell, master, machines=2, job_share=1.0)
     assert (row.state, row.reached, row.moves, row.already_free) == ("planned", True, 4, 0)
-    assert row.jobs == [{"job": job.id, "name": "ubar/web", "moves": 4, "tasks": 12, "may": 1, "down": 0}]
+    assert row.jobs == [{"job": job.id, "name": "ubar/web", "moves": 4, "spare": 2, "tasks": 12, "may": 1, "down": 0}]
     assert not Drain.objects.exists(), "a plan moves nothing"
     start(cell, row)
-    freeing = [step.machine for step in row.steps.all()]
+    freeing = [step.machine for step in row.steps.filter(state=RepackingStep.WAITING)]
     assert {drain.only == [] for drain in Drain.objects.all()} == {True}
     other = world.submit(ann, cell, world.a_file("other", tasks=3))
     run_to_the_end(cell, master, row)
@@ -122,22 +122,35 @@ def test_what_changed_since_the_plan_is_skipped_with_the_reason(cell, ann, maste
     scattered(ann, cell, machines=8)
     row = planned(cell, master, machines=3, job_share=1.0)
     other = world.submit(ann, cell, world.a_file("other", tasks=1))
-    first, second, third = [step.machine for step in row.steps.order_by("position")]
+    first, second, third, spare = [step.machine for step in row.steps.order_by("position")]
     world.place(other, second, 0)
     world.report(other, 0)
     start(cell, row)
     machines.machine_undrain(principal=rows.ME, machine=first)
-    rows.machine_down(third)
     run_to_the_end(cell, master, row)
     details = list(row.steps.order_by("position").values_list("state", "detail"))
     assert details == [
         ("skipped", "a person has changed or ended the drain, or removed the machine"),
         ("skipped", "task ubar/other/0 was placed there after the plan"),
-        ("skipped", "the machine is down"),
+        ("freed", ""),
+        ("freed", ""),
     ]
-    assert row.detail == "0 machines are free; 3 were skipped"
+    assert row.detail == "2 machines are free; 2 were skipped"
     assert Machine.objects.get(pk=second.pk).state == "up"
-    assert not Drain.objects.exists()
+    kept = set(Drain.objects.values_list("machine_id", flat=True))
+    assert kept == {third.pk, spare.pk}, "the spare machine took the place of a skipped one"
+
+
+def test_a_machine_that_goes_down_is_skipped(cell, ann, master) -> None:
+    scattered(ann, cell)
+    row = planned(cell, master, machines=1, job_share=1.0)
+    start(cell, row)
+    machine = row.steps.get(position=0).machine
+    rows.machine_down(machine)
+    master.run(0.0)
+    assert (row.steps.get(position=0).state, row.steps.get(position=0).detail) == ("skipped", "the machine is down")
+    assert not Drain.objects.filter(machine=machine).exists()
+    assert Machine.objects.get(pk=machine.pk).state == "down"
 
 
 def test_jobs_that_are_updated_and_used_up_budgets_stay(cell, ann, master) -> None:
@@ -148,7 +161,8 @@ def test_jobs_that_are_updated_and_used_up_budgets_stay(cell, ann, master) -> No
     start(cell, ready)
     updates.job_update(principal=ann, job=job, job_spec=read)
     row = run_to_the_end(cell, master, ready)
-    assert row.steps.get().detail.endswith("must not move now: the job is being updated")
+    assert {step.state for step in row.steps.all()} == {"skipped"}, "the spare machine too"
+    assert row.steps.get(position=0).detail.endswith("must not move now: the job is being updated")
     blocked = planned(cell, master, machines=1, job_share=1.0)
     assert (blocked.state, blocked.reached, blocked.moves) == ("planned", False, 0)
     assert "on 4 machines a task must not move" in blocked.detail
@@ -160,10 +174,10 @@ def test_a_step_that_budgets_hold_up_is_skipped_after_a_while(cell, ann, master)
     start(cell, row)
     master.run(0.0)  # the first task leaves, and its successor never comes up
     master.run(0.0)
-    assert row.steps.get().state == RepackingStep.MOVING
-    row.steps.update(began_at=F("began_at") - dt.timedelta(hours=1))
+    assert row.steps.get(position=0).state == RepackingStep.MOVING
+    row.steps.filter(position=0).update(began_at=F("began_at") - dt.timedelta(hours=1))
     master.run(0.0)
-    step = row.steps.get()
+    step = row.steps.get(position=0)
     assert step.state == RepackingStep.SKIPPED
     assert "disruption budgets" in step.detail
     assert Machine.objects.get(pk=step.machine_id).state == "up"
@@ -192,7 +206,7 @@ def test_a_re_packing_stops_if_a_moved_task_finds_no_machine(cell, ann, master) 
 
 
 def test_a_stopped_re_packing_returns_the_machines_that_are_not_free(cell, ann, master) -> None:
-    scattered(ann, cell)
+    scattered(ann, cell, machines=6)
     row = planned(cell, master, machines=2, job_share=1.0, at_once=2)
     start(cell, row)
     while not row.steps.filter(state=RepackingStep.FREED).exists():
@@ -202,9 +216,9 @@ def test_a_stopped_re_packing_returns_the_machines_that_are_not_free(cell, ann, 
     row.refresh_from_db()
     assert (row.state, row.detail) == ("stopped", "stopped by system:test: enough")
     states = {step.state: Machine.objects.get(pk=step.machine_id).state for step in row.steps.all()}
-    assert states == {"freed": "draining", "skipped": "up"}
+    assert states == {"freed": "draining", "skipped": "up", "spare": "up"}
     master.run(0.0)
-    assert sorted(row.steps.values_list("state", flat=True)) == ["freed", "skipped"]
+    assert sorted(row.steps.values_list("state", flat=True)) == ["freed", "skipped", "spare"]
 
 
 def test_wrong_requests_are_rejected_and_change_nothing(cell, ann, master) -> None:

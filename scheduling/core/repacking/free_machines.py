@@ -23,11 +23,18 @@ from scheduling.core.vocabulary.policy import Policy
 ROUNDS = 100
 
 
-def plan_free_machines(state: CellState, policy: Policy, rules: RepackRules, *, number: int, now: float) -> RepackPlan:
+def plan_free_machines(
+    state: CellState, policy: Policy, rules: RepackRules, *, number: int, now: float, spares: int = 0
+) -> RepackPlan:
     """Return a plan after which `number` machines have no task, machines without tasks included. If fewer can be freed
     within the rules, the plan frees as many as it finds, and has the obstacles.
+
+    `spares`: how many further machines the plan names, if the rules allow it for all of them together.
     """
-    return _Search(state, policy, rules, now).plan(number)
+    plan = _Search(state, policy, rules, now).plan(number, spares)
+    if spares and not plan.reached:
+        plan = _Search(state, policy, rules, now).plan(number, 0)
+    return plan
 
 
 class _Search:
@@ -45,32 +52,42 @@ class _Search:
         self.chosen: list[int] = []
         self.failed = 0
 
-    def plan(self, number: int) -> RepackPlan:
-        places: dict[int, Slots] = {}
+    def plan(self, number: int, spares: int) -> RepackPlan:
+        places = self._find(number + spares)
+        reached = len(self.chosen) >= number
+        steps = tuple(self.movable.step(m, self.movable.on(m), places[m]) for m in self.chosen)
+        return RepackPlan(
+            steps=steps[:number],
+            spares=steps[number:],
+            already_free=sum(not step.moves for step in steps[:number]),
+            reached=reached,
+            obstacles={} if reached else self._obstacles(),
+        )
+
+    def _find(self, number: int) -> dict[int, Slots]:
+        """Choose machines whose tasks all fit elsewhere, at most `number`. Return the places of their tasks."""
         rounds = 0
         while True:
             if rounds < ROUNDS:
                 self._choose(number)
             places = self._places()
-            failed = [machine for machine in self.chosen if (places[machine] < 0).any()]
+            failed = self._without_place(places)
             if not failed:
-                break
+                return places
             rounds += 1
-            for machine in failed:
-                self.left.give_back(self._disrupted(machine))
+            self._leave_out(failed)
             self.failed += len(failed)
-            out = set(failed)
-            self.chosen = [machine for machine in self.chosen if machine not in out]
             if rounds > 2 * ROUNDS:  # machines come and go in turn: fewer are surely possible
-                self._keep_half()
-        reached = len(self.chosen) >= number
-        steps = tuple(self.movable.step(m, self.movable.on(m), places[m]) for m in self.chosen)
-        return RepackPlan(
-            steps=steps,
-            already_free=sum(not step.moves for step in steps),
-            reached=reached,
-            obstacles={} if reached else self._obstacles(),
-        )
+                self._leave_out(self.chosen[len(self.chosen) // 2 :])
+
+    def _without_place(self, places: dict[int, Slots]) -> list[int]:
+        return [machine for machine in self.chosen if (places[machine] < 0).any()]
+
+    def _leave_out(self, machines: list[int]) -> None:
+        for machine in machines:
+            self.left.give_back(self._disrupted(machine))
+        out = set(machines)
+        self.chosen = [machine for machine in self.chosen if machine not in out]
 
     def _obstacles(self) -> dict[str, int]:
         kept = int(np.count_nonzero(self.movable.busy[self.movable.candidates]))
@@ -95,12 +112,6 @@ class _Search:
             else:
                 passed_over.append(machine)
         self.waiting = passed_over
-
-    def _keep_half(self) -> None:
-        """Leave out the half of the chosen machines that has more tasks."""
-        for machine in self.chosen[len(self.chosen) // 2 :]:
-            self.left.give_back(self._disrupted(machine))
-        self.chosen = self.chosen[: len(self.chosen) // 2]
 
     def _places(self) -> dict[int, Slots]:
         """Return the places of the tasks on the chosen machines, by slot of the machine, in the order of `on`."""

@@ -8,7 +8,7 @@ that the scheduler would choose at the time of the plan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -63,7 +63,8 @@ class RepackRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepackPlan:
-    """The steps of a re-packing, in order: one machine per step. `already_free`: how many of the machines have no task.
+    """The steps of a re-packing, in order: one machine per step. `spares`: further machines, of which one is used for
+    each step that is no longer possible when it should begin. `already_free`: how many of the machines have no task.
 
     If the goal cannot be reached, `obstacles` has the reasons: how many machines were left out for each of them. The
     codes are `kept-task` (a task there must not move), `limit` (the moves would exceed a limit of the re-packing) and
@@ -71,19 +72,20 @@ class RepackPlan:
     """
 
     steps: tuple[MachineMoves, ...] = ()
+    spares: tuple[MachineMoves, ...] = ()
     already_free: int = 0
     reached: bool = False
     obstacles: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def moves(self) -> int:
-        """Return how many tasks the plan moves. Tasks inside allocs count too."""
-        return sum(self.disrupted.values())
+        """Return how many tasks the plan moves without spare machines. Tasks inside allocs count too."""
+        return sum(disrupted(self.steps).values())
 
-    @property
-    def disrupted(self) -> Counter[int]:
-        """Return how many tasks of each job the plan moves, by job id."""
-        result: Counter[int] = Counter()
-        for step in self.steps:
-            result += step.disrupted
-        return result
+
+def disrupted(steps: Iterable[MachineMoves]) -> Counter[int]:
+    """Return how many tasks of each job leave their machines in these steps, by job id."""
+    result: Counter[int] = Counter()
+    for step in steps:
+        result.update(step.disrupted)
+    return result

@@ -74,13 +74,13 @@ def test_tasks_of_a_job_that_may_not_share_a_rack_move_to_another_one() -> None:
     for name, rack in (("m1", "r1"), ("m2", "r1"), ("m3", "r2")):
         world.machine(name, rack=rack)
     world.job("web", tasks=2, max_per_rack=1).place("web", 0, on="m1").place("web", 1, on="m3")
-    plan = free(world, 1)
-    assert [(step.machine_id, step.moves[0].to_machine) for step in plan.steps if step.moves] == []
-    assert plan.already_free == 1
-    plan = free(world, 2)
-    assert not plan.reached, "m1 and m2 share a rack, and m3 is the only one of the other"
-    world.machine("m4", rack="r3")
-    assert free(world, 2).reached
+    world.job("other", tasks=2).place("other", 0, on="m2").place("other", 1, on="m2")
+    world.job("more", tasks=2).place("more", 0, on="m3").place("more", 1, on="m3")
+    (step,) = free(world, 1).steps
+    assert (step.machine_id, step.moves[0].to_machine) == (world.id_of("m1"), world.id_of("m2"))
+    kept = frozenset({world.id_of("m1")})
+    closed = frozenset({world.id_of("m2")})
+    assert not free(world, 1, kept_machines=kept | closed).reached, "the other rack has a task of the job"
 
 
 def test_a_pending_task_fits_after_others_have_left() -> None:
@@ -90,6 +90,10 @@ def test_a_pending_task_fits_after_others_have_left() -> None:
     plan = plan_for_job(world.state, Policy(), rules(world), job_id=world.jobs["large"].job_id, now=world.time)
     assert plan.reached
     assert moved(world, plan) == [("small", 0), ("small", 1)]
+    few = plan_for_job(
+        world.state, Policy(), rules(world, most_moves=1), job_id=world.jobs["large"].job_id, now=world.time
+    )
+    assert few.obstacles == {"limit": 1}
     world.end("small", 0, gone=True).end("small", 1, gone=True)
     again = plan_for_job(world.state, Policy(), rules(world), job_id=world.jobs["large"].job_id, now=world.time)
     assert (again.reached, again.steps) == (True, ())
