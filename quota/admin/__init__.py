@@ -10,9 +10,9 @@ from django.db.models import Model
 from unfold.admin import ModelAdmin
 
 from quota.admin import bands, grants, market, money, notices, orders, prices, records, tenants, tokens_and_capabilities
-from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of, vector_text
+from quota.admin.base import CreateOnlyAdmin, FactsAdmin, ServiceAdmin, ServiceForm, principal_of, vector_text
 
-__all__ = ["PAGES", "FactsAdmin", "ServiceAdmin", "ServiceForm", "principal_of", "vector_text"]
+__all__ = ["PAGES", "CreateOnlyAdmin", "FactsAdmin", "ServiceAdmin", "ServiceForm", "principal_of", "vector_text"]
 
 PAGES: dict[type[Model], type[ModelAdmin]] = {
     **tenants.PAGES,

@@ -10,7 +10,7 @@ from unfold.admin import ModelAdmin
 from scheduling import models
 from scheduling.admin.archive import ArchiveFileAdmin
 from scheduling.admin.cells import CellAdmin, JoinTokenAdmin, LeaseAdmin
-from scheduling.admin.drains_and_brakes import BrakeAdmin, DrainAdmin
+from scheduling.admin.drains_and_brakes import BrakeAdmin, DrainAdmin, RepackingAdmin
 from scheduling.admin.events import EventAdmin
 from scheduling.admin.jobs import JobAdmin, SpecAdmin, UpdateAdmin, VerdictAdmin
 from scheduling.admin.kept_allocs import KeptAllocAdmin
@@ -26,6 +26,7 @@ PAGES: dict[type[Model], type[ModelAdmin]] = {
     models.Cell: CellAdmin,
     models.Machine: MachineAdmin,
     models.Drain: DrainAdmin,
+    models.Repacking: RepackingAdmin,
     models.Brake: BrakeAdmin,
     models.KeptAlloc: KeptAllocAdmin,
     models.NoticeCount: NoticeCountAdmin,

@@ -1,5 +1,5 @@
-"""Admin pages of drains, with their progress, and of brakes. A brake limits how many tasks a cell moves or stops
-automatically. If a brake holds tasks back, an SRE decides how the cell continues.
+"""Admin pages of drains, with their progress, of re-packings, and of brakes. A brake limits how many tasks a cell moves
+or stops automatically. If a brake holds tasks back, an SRE decides how the cell continues.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from django.utils.translation import gettext_lazy, ngettext
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from quota.admin import FactsAdmin, principal_of
+from quota.admin import CreateOnlyAdmin, FactsAdmin, principal_of
 from quota.admin.reason_forms import act_together
+from quota.vocabulary.errors import Rejected, invalid
+from scheduling.access.selectors import job_named
 from scheduling.admin.actions import row_action
 from scheduling.brakes.stored_brakes import RELEASED_S, brake_keep, brake_release
 from scheduling.machines import drain_progress
 from scheduling.machines.machines import machine_undrain
-from scheduling.models import Brake, Drain
+from scheduling.models import Brake, Drain, Repacking
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
+from scheduling.repacking import repackings
 
+_STEPS_SHOWN = 200
 WHAT = {
     BrakeKind.LOST.value: gettext_lazy("placing the tasks of lost machines elsewhere"),
     BrakeKind.STOPS.value: gettext_lazy("automatic stops of tasks"),
@@ -141,6 +145,147 @@ class DrainAdmin(FactsAdmin):
         service=lambda drain, **given: machine_undrain(machine=drain.machine, **given),
         row_as="drain",
     )
+
+
+class RepackingAdmin(CreateOnlyAdmin):
+    """Re-packings: the form asks the master for a plan. The page of a plan shows who moves, before it is started."""
+
+    list_display = [
+        "id",
+        "cell",
+        "state_shown",
+        "goal_shown",
+        "moves",
+        "reason",
+        "asked_by",
+        "started_by",
+        "created_at",
+    ]
+    list_select_related = ["cell"]
+    list_filter = ["cell", "state"]
+    ordering = ["-id"]
+    fields = ["cell", "number", "job_name", "reason"]
+    fields_shown = (
+        "cell",
+        "state",
+        "detail",
+        "goal_shown",
+        "reason",
+        "moves",
+        "most_moves",
+        "jobs_shown",
+        "steps_shown",
+        "asked_by",
+        "started_by",
+        "planned_at",
+        "started_at",
+        "ended_at",
+    )
+    actions = ["start", "stop", "release"]
+
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Repacking:
+        principal, cell, name = principal_of(request), given["cell"], given["job_name"]
+        job = None
+        if name:
+            tenant, _slash, own = name.partition("/")
+            try:
+                job = job_named(principal, cell, tenant, own)
+            except Rejected as problem:
+                raise invalid("job_name", f"{problem.detail}; write tenant/job") from problem
+        number = given["number"] or (None if job is not None else 0)
+        return repackings.repacking_plan(
+            principal=principal, cell=cell, reason=given["reason"], machines=number, job=job
+        )
+
+    @display(
+        description=gettext_lazy("state"),
+        ordering="state",
+        label={
+            Repacking.PLANNING: "info",
+            Repacking.PLANNED: "warning",
+            Repacking.RUNNING: "info",
+            Repacking.DONE: "success",
+            Repacking.STOPPED: "danger",
+            Repacking.FAILED: "danger",
+        },
+    )
+    def state_shown(self, row: Repacking) -> str:
+        return row.state
+
+    @display(description=gettext_lazy("goal"))
+    def goal_shown(self, row: Repacking) -> str:
+        if row.goal == Repacking.JOB:
+            return _("a task of %(job)s fits") % {"job": row.job_name}
+        return _("free machines: %(number)d") % {"number": row.number}
+
+    @display(description=gettext_lazy("jobs that lose tasks"))
+    def jobs_shown(self, row: Repacking) -> SafeString | str:
+        return format_html_join("", "<div>{}</div>", ((text,) for text in _jobs_of([row]))) or "–"
+
+    @display(description=gettext_lazy("machines"))
+    def steps_shown(self, row: Repacking) -> SafeString | str:
+        steps = row.steps.select_related("machine").order_by("position")[:_STEPS_SHOWN]
+        lines = [
+            (step.machine.hostname, step.state, _("%(number)d tasks") % {"number": step.moves}, step.detail)
+            for step in steps
+        ]
+        return format_html_join("", "<div>{}: {}, {} {}</div>", lines) or "–"
+
+    @admin.action(description=gettext_lazy("Start"))
+    def start(self, request: HttpRequest, rows: QuerySet[Repacking]) -> HttpResponse | None:
+        principal = principal_of(request)
+        chosen = list(rows[: _STEPS_SHOWN + 1])
+
+        def act(started: list[Repacking], _reason: str, given: dict[str, Any]) -> int:
+            for row in started:
+                repackings.repacking_start(principal=principal, cell=row.cell, number=row.pk, confirm=given["confirm"])
+            return len(started)
+
+        return act_together(
+            self,
+            request,
+            rows,
+            action="start",
+            title=_("Start re-packings"),
+            warning=_("No new tasks start on the machines of the plan. These tasks move: %(jobs)s.")
+            % {"jobs": "; ".join(_jobs_of(chosen)) or _("none")},
+            act=act,
+            more=ConfirmForm,
+        )
+
+    stop = row_action(
+        "stop",
+        label=gettext_lazy("Stop, or discard the plan"),
+        title=gettext_lazy("Stop re-packings"),
+        warning=gettext_lazy("Machines that are not free yet receive tasks again."),
+        service=lambda row, **given: repackings.repacking_stop(cell=row.cell, number=row.pk, **given),
+        row_as="row",
+    )
+    release = row_action(
+        "release",
+        label=gettext_lazy("Return the free machines"),
+        title=gettext_lazy("Return free machines"),
+        warning=gettext_lazy("New tasks may start on the free machines of these re-packings."),
+        service=lambda row, **given: repackings.repacking_release(cell=row.cell, number=row.pk, **given),
+        row_as="row",
+    )
+
+
+class ConfirmForm(forms.Form):
+    confirm = forms.IntegerField(
+        label=gettext_lazy("Number of tasks that move; needed only if it is very large"),
+        required=False,
+        min_value=0,
+        widget=UnfoldAdminIntegerFieldWidget(),
+    )
+
+
+def _jobs_of(rows: list[Repacking]) -> list[str]:
+    """Return a text for each job that loses tasks in the plans, at most `_STEPS_SHOWN`."""
+    jobs = [job for row in rows for job in row.jobs]
+    return [
+        _("%(moves)d of %(tasks)d tasks of %(name)s (%(may)d may be down at once)") % job for job in jobs[:_STEPS_SHOWN]
+    ]
 
 
 class ReleaseForm(forms.Form):

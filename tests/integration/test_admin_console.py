@@ -34,6 +34,8 @@ from scheduling.models import (
     Job,
     JoinToken,
     Machine,
+    Repacking,
+    RepackingStep,
     Site,
     Task,
 )
@@ -52,6 +54,7 @@ CHANGED_BY_SERVICES = {
     "scheduling_cell",
     "scheduling_site",
     "scheduling_cluster",
+    "scheduling_repacking",
     "quota_market",
     "quota_budget",
     "quota_approvalrule",
@@ -208,6 +211,29 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     assert "after the deadline, tasks are evicted despite disruption budgets" in page
     act(sre, "scheduling_drain", "undrain", drain, reason="disk is in")
     assert Machine.objects.get().state == "up"
+
+
+def test_a_re_packing_is_planned_first_and_its_start_shows_who_moves(sre, world) -> None:
+    path = reverse("admin:scheduling_repacking_add")
+    wrong = sre.post(path, {"cell": world.cell.pk, "number": 0, "job_name": "", "reason": "x"})
+    assert "machines is 0" in wrong.text
+    unknown = sre.post(path, {"cell": world.cell.pk, "number": 0, "job_name": "ubar/none", "reason": "x"})
+    assert "write tenant/job" in unknown.text
+    sre.post(path, {"cell": world.cell.pk, "number": 1, "job_name": "", "reason": "give one back"})
+    row = Repacking.objects.get()
+    assert (row.state, row.number, row.asked_by) == ("planning", 1, "sre")
+    row.state, row.planned_at = "planned", timezone.now()
+    row.jobs = [{"name": "ubar/web", "moves": 1, "spare": 0, "tasks": 3, "may": 1, "down": 0}]
+    row.save()
+    RepackingStep.objects.create(repacking=row, position=0, machine=world.machine, moves=1)
+    moves = "1 of 3 tasks of ubar/web (1 may be down at once)"
+    assert moves in sre.get(reverse("admin:scheduling_repacking_change", args=[row.pk])).text
+    assert moves in act(sre, "scheduling_repacking", "start", row).text
+    assert Repacking.objects.get().state == "planned"
+    act(sre, "scheduling_repacking", "start", row, reason="now")
+    assert (Repacking.objects.get().state, Machine.objects.get().state) == ("running", "draining")
+    act(sre, "scheduling_repacking", "stop", row, reason="enough")
+    assert (Repacking.objects.get().state, Machine.objects.get().state) == ("stopped", "up")
 
 
 def test_a_brake_that_holds_is_reported_on_the_first_page_and_released(sre, world) -> None:
