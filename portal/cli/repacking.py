@@ -104,7 +104,9 @@ def repack_start(
     if not yes and not dry_run:
         plan = session.client.get(path)
         _show(session, cell, plan)
-        output.sure(f"Move {output.number(plan['moves'], 'task')}?")
+        spare = sum(job["spare"] for job in plan["jobs"])
+        more = f", and up to {spare} more from spare machines" if spare else ""
+        output.sure(f"Move {output.number(plan['moves'], 'task')}{more}?")
     body = {} if confirm is None else {"confirm": confirm}
     answer = session.client.post(f"{path.rstrip('/')}:start", body, dry_run=dry_run)
     return session.say(answer, f"Re-packing {number} {output.would_be(dry_run)} {answer['state']}.")

@@ -17,7 +17,7 @@ from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.core.vocabulary.states import MachineStatus, TaskState
-from scheduling.machines.evacuation import leaves
+from scheduling.machines.leaving_tasks import leaves
 from scheduling.models import Cell, Departure, Drain, Task
 from scheduling.policy import cell_settings
 from scheduling.tasks.disruption_budgets import Budgets, DisruptionBudget

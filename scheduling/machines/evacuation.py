@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from quota.vocabulary.permissions import system
@@ -22,6 +22,7 @@ from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.core.vocabulary.task_events import Cause, Eviction
 from scheduling.journal import journal
 from scheduling.journal.sql import query
+from scheduling.machines.leaving_tasks import leaves
 from scheduling.machines.machines import DOWN, DRAINING
 from scheduling.models import Drain, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
@@ -84,15 +85,6 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
             continue
         leaving.append(task)
     return _evict(cell_id, leaving[:limit], EvictionCause.MACHINE_SHUTDOWN)
-
-
-def leaves() -> Q:
-    """Return the condition that a task on a draining machine leaves: a re-packing lets only some tasks leave. Tasks
-    inside an alloc leave with it.
-    """
-    only = "machine__drain__only"
-    named = Q(**{f"{only}__contains": [F("id")]}) | Q(**{f"{only}__contains": [F("alloc_id")]})
-    return Q(**{f"{only}__isnull": True}) | named
 
 
 def jobs_concerned(here: QuerySet[Task]) -> set[int]:

@@ -34,6 +34,7 @@ from scheduling.journal.sql import query
 from scheduling.machines import credentials, last_contact
 from scheduling.machines.credentials import locked_machine, must_be_there
 from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts, wrong_facts
+from scheduling.machines.leaving_tasks import leaves
 from scheduling.models import Cell, Departure, Drain, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, transitions
@@ -183,12 +184,15 @@ def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
 
 def _confirm_drain(cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None) -> None:
     """Raise `Conflict` if the drain would stop so many tasks that it needs a confirmation, and `confirm` is too low."""
-    draining = set(Drain.objects.filter(machine__cell=cell).order_by().values_list("machine_id", flat=True))
-    if all(row.id in drains for row in rows):
+    if all(row.id in drains and drains[row.id].only is None for row in rows):
         return
-    draining |= {row.id for row in rows}
-    leaving = sum(_tasks_on(draining).values())
-    confirmation.require(cell, leaving, confirm, what=f"drain {len(draining)} machines")
+    wanted = {row.id for row in rows}
+    others = Drain.objects.filter(machine__cell=cell).exclude(machine__in=wanted).order_by()
+    ids = list(others.values_list("machine_id", flat=True))
+    # A re-packing lets only some tasks leave its machines.
+    also = Task.objects.filter(leaves(), machine__in=ids, state=counters.RUNNING).count()
+    leaving = sum(_tasks_on(wanted).values()) + also
+    confirmation.require(cell, leaving, confirm, what=f"drain {len(wanted) + len(ids)} machines")
 
 
 def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:

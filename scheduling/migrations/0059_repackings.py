@@ -59,6 +59,7 @@ class Migration(migrations.Migration):
                 ("reached", models.BooleanField(default=False, verbose_name="the plan reaches the goal")),
                 ("obstacles", models.JSONField(blank=True, default=dict, verbose_name="obstacles")),
                 ("jobs", models.JSONField(blank=True, default=list, verbose_name="jobs")),
+                ("tries", models.PositiveSmallIntegerField(default=0)),
                 ("planning_s", models.FloatField(blank=True, null=True, verbose_name="time of planning, s")),
                 ("created_at", models.DateTimeField(verbose_name="requested")),
                 ("planned_at", models.DateTimeField(blank=True, null=True, verbose_name="planned")),
@@ -115,7 +116,6 @@ class Migration(migrations.Migration):
                 ("detail", models.CharField(blank=True, max_length=500, verbose_name="detail")),
                 ("began_at", models.DateTimeField(blank=True, null=True, verbose_name="began")),
                 ("ended_at", models.DateTimeField(blank=True, null=True, verbose_name="ended")),
-                ("unplaced_since", models.DateTimeField(blank=True, null=True)),
                 (
                     "machine",
                     models.ForeignKey(

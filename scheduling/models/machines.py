@@ -116,7 +116,8 @@ class Repacking(models.Model):
     disruption budget may. `most_priority`: tasks of a higher priority stay. `at_once`: how many tasks may be moving at
     the same time. `moves`: how many tasks the plan moves. `reached`: whether the plan reaches the goal. `obstacles`:
     how many machines were left out, by reason. `jobs`: the jobs that lose tasks, as `{job, name, moves, spare, tasks,
-    may, down}`. `spare`: how many more tasks move if all spare machines are used.
+    may, down}`. `spare`: how many more tasks move if all spare machines are used. `tries`: how often a master has begun
+    to plan.
     """
 
     PLANNING, PLANNED, RUNNING = "planning", "planned", "running"
@@ -144,6 +145,7 @@ class Repacking(models.Model):
     reached = models.BooleanField(_("the plan reaches the goal"), default=False)
     obstacles = models.JSONField(_("obstacles"), default=dict, blank=True)
     jobs = models.JSONField(_("jobs"), default=list, blank=True)
+    tries = models.PositiveSmallIntegerField(default=0)
     planning_s = models.FloatField(_("time of planning, s"), null=True, blank=True)
     created_at = models.DateTimeField(_("requested"))
     planned_at = models.DateTimeField(_("planned"), null=True, blank=True)
@@ -168,9 +170,8 @@ class RepackingStep(models.Model):
     """A step of a re-packing: the tasks that leave one machine. `position`: the order in which steps begin.
 
     `state`: `spare` (the step begins only if another one is skipped), `waiting`, `moving`, `freed` (the tasks have
-    left), or `skipped`, for the reason `detail`. `tasks`: the ids
-    of the tasks that leave, without those inside allocs. `moves`: how many leave, those inside allocs included.
-    `unplaced_since`: since when a task that has left waits for a machine.
+    left, and are up again), or `skipped`, for the reason `detail`. `tasks`: the ids of the tasks that leave, without
+    those inside allocs. `moves`: how many leave, those inside allocs included.
     """
 
     SPARE, WAITING, MOVING, FREED, SKIPPED = "spare", "waiting", "moving", "freed", "skipped"
@@ -185,7 +186,6 @@ class RepackingStep(models.Model):
     detail = models.CharField(_("detail"), max_length=500, blank=True)
     began_at = models.DateTimeField(_("began"), null=True, blank=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
-    unplaced_since = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["repacking", "position"]

@@ -6,6 +6,8 @@ import math
 import time
 
 import structlog
+from django.db import InterfaceError, OperationalError
+from django.db.models import F
 
 from quota.vocabulary.permissions import system
 from scheduling.core.cell.state import CellState
@@ -22,11 +24,15 @@ log = structlog.get_logger(__name__)
 
 # A plan names spare machines, this share of the machines that should become free, but at least one.
 SPARES = 0.03
+# The master places no tasks while it plans, so the search for machines ends after this time.
+PLAN_WITHIN_S = 5.0
+MOST_TRIES = 2
 _OBSTACLES = {
     "kept-task": "on {} a task must not move",
     "limit": "for {} the moves would exceed the limits of the re-packing or of a job",
     "no-place": "for {} a task fits on no other machine",
     "queue": "on {} tasks before it in the queue would take the capacity",
+    "time": "the search ended because of its time limit",
 }
 
 
@@ -37,17 +43,33 @@ def plan_make(
     does not count as down. `booked`: the ids of machines on which capacity is booked for a gang. Locks the cell's row.
     """
     began = time.perf_counter()
-    jobs = limits_of_jobs(repacking.cell_id, patience_s=patience_s)
+    jobs: dict[int, JobLimits] = {}
     problem = ""
     plan = RepackPlan()
+    # A plan during which masters end must not stop the cell again and again.
+    if not Repacking.objects.filter(pk=repacking.pk, tries__lt=MOST_TRIES).update(tries=F("tries") + 1):
+        problem = "masters have ended while they made the plan; ask for a smaller one"
     try:
+        if problem:
+            raise LookupError(problem)
+        jobs = limits_of_jobs(repacking.cell_id, patience_s=patience_s)
         rules = rules_for_plan(repacking, jobs, booked=booked)
         now = time.time()
         if repacking.goal == Repacking.JOB:
             plan = plan_for_job(state, policy, rules, job_id=repacking.job_id or 0, now=now)
         else:
             spares = max(1, math.ceil(SPARES * repacking.number))
-            plan = plan_free_machines(state, policy, rules, number=repacking.number, now=now, spares=spares)
+            plan = plan_free_machines(
+                state,
+                policy,
+                rules,
+                number=repacking.number,
+                now=now,
+                spares=spares,
+                has_time=lambda: time.perf_counter() - began < PLAN_WITHIN_S,
+            )
+    except (OperationalError, InterfaceError):
+        raise  # the database is away
     except LookupError as error:
         problem = str(error)
     except Exception:  # a plan that cannot be made must not stop the master

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import structlog
-from django.db import DatabaseError
+from django.db import InterfaceError, OperationalError
 
 from quota.vocabulary.permissions import system
 from scheduling.core.cell.state import CellState
@@ -45,9 +45,9 @@ class Repacker:
             relocation = self._relocation = Relocation(state, policy, now=time.time())
         relocation.now = time.time()
         try:
-            return run_advance(row, state, relocation, patience_s=patience_s)
-        except DatabaseError:
-            raise
+            return run_advance(row, state, relocation, patience_s=patience_s, booked=booked)
+        except (OperationalError, InterfaceError):
+            raise  # the database is away
         except Exception:  # a re-packing that cannot go on must not stop the master
             log.exception("a re-packing failed; it stops", repacking=row.pk)
             self._relocation = None

@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 
+from django.db.models import Sum
+
 from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.brakes import confirmation
@@ -31,7 +33,9 @@ JOB_SHARE = 0.1
 MOST_PRIORITY = 359
 AT_ONCE = 10
 MOST_AT_ONCE = 1_000
-MOST_MOVES = 100_000
+MOST_MOVES = 10_000
+# So many ended re-packings of a cell are kept, besides those that still keep machines free.
+KEPT = 50
 
 
 def repacking_plan(
@@ -99,6 +103,8 @@ def repacking_plan(
             created_at=entry.time,
         )
         entry.append(events.RepackingSet(repacking=row.pk, state=row.state, detail=row.reason))
+        old = Repacking.objects.filter(cell=cell, ended_at__isnull=False, drains__isnull=True).order_by("-id")
+        Repacking.objects.filter(pk__in=list(old.values_list("pk", flat=True)[KEPT:])).delete()
     return row
 
 
@@ -121,7 +127,8 @@ def repacking_start(*, principal: Principal, cell: Cell, number: int, confirm: i
         if entry.time - row.planned_at > dt.timedelta(seconds=VALID_S):
             detail = f"the plan of re-packing {row.pk} is older than {VALID_S / 60:.0f} minutes; ask for a new plan"
             raise Conflict("plan-expired", detail)
-        confirmation.require(cell, row.moves, confirm, what=f"move tasks away from {len(steps)} machines")
+        spare = row.steps.filter(state=RepackingStep.SPARE).aggregate(moves=Sum("moves"))["moves"] or 0
+        confirmation.require(cell, row.moves + spare, confirm, what=f"move tasks away from {len(steps)} machines")
         row.state, row.started_by, row.started_at = Repacking.RUNNING, principal.name, entry.time
         row.save()
         reason = f"re-packing {row.pk}: {row.reason}"
@@ -189,7 +196,9 @@ def spares_use(entry: JournalEntry, row: Repacking, number: int) -> None:
 def stop(entry: JournalEntry, row: Repacking, detail: str) -> None:
     """End an open re-packing before it is done. Its machines that are not free yet receive tasks again."""
     steps = row.steps.filter(state__in=(RepackingStep.WAITING, RepackingStep.MOVING))
-    machines_uncordon(entry, row, list(steps.values_list("machine_id", flat=True)), f"re-packing {row.pk} was stopped")
+    free = row.steps.filter(state=RepackingStep.FREED).values("machine_id")
+    others = row.drains.exclude(machine__in=free).order_by().values_list("machine_id", flat=True)
+    machines_uncordon(entry, row, list(others), f"re-packing {row.pk} was stopped")
     if row.state == Repacking.RUNNING:
         steps.update(state=RepackingStep.SKIPPED, detail="the re-packing was stopped", ended_at=entry.time)
     _end(entry, row, Repacking.STOPPED, detail)

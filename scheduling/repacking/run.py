@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
-from django.db.models import Case, Count, IntegerField, Value, When
-from django.db.models.functions import Now
+from django.db.models import Case, Count, IntegerField, Q, Value, When
 from prometheus_client import Counter
 
 from quota.vocabulary.permissions import system
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import PENDING, RUNNING
 from scheduling.core.placing.queue import Slots
+from scheduling.core.repacking.fitting_job import why_not_needed
 from scheduling.core.repacking.movable_tasks import MovableTasks
 from scheduling.core.repacking.relocation import Relocation
 from scheduling.core.vocabulary import events
@@ -44,6 +44,7 @@ log = structlog.get_logger(__name__)
 STOP_AFTER_S = 60.0
 # So many waiting steps are checked in one turn at most.
 LOOKED_AT = 20
+CHANGED_DRAIN = "an SRE has ended or replaced the drain, or removed the machine; make a new plan to try it again"
 _OPEN = (RepackingStep.WAITING, RepackingStep.MOVING)
 
 steps_ended = Counter("borg_repacking_steps_total", "Steps of re-packings that ended", ["outcome"])
@@ -57,27 +58,42 @@ class _Decisions:
 
     begun: list[tuple[RepackingStep, list[int]]] = field(default_factory=list)
     ended: list[tuple[RepackingStep, str, str]] = field(default_factory=list)  # step, state, detail
-    unplaced: list[tuple[RepackingStep, bool]] = field(default_factory=list)  # step, whether a task has no machine
     stop: str = ""
 
 
-def run_advance(repacking: Repacking, state: CellState, relocation: Relocation, *, patience_s: float) -> bool:
+def run_advance(
+    repacking: Repacking, state: CellState, relocation: Relocation, *, patience_s: float, booked: frozenset[int]
+) -> bool:
     """Take a turn at a running re-packing. Return whether it changed something.
 
     `patience_s`: how long a step may last; afterwards it is skipped. `state`: the state of the cell, at most a second
-    old. Locks: the cell's row, then the rows of machines that receive tasks again.
+    old. `booked`: the ids of machines on which capacity is booked for a gang. Locks: the cell's row, then the rows of
+    machines that receive tasks again.
     """
     steps = _open_steps(repacking)
     decisions = _Decisions()
     moving = [step for step in steps if step.state == RepackingStep.MOVING]
-    _look_at_moving(repacking, moving, decisions, patience_s)
-    over = {step.pk for step, _, _ in decisions.ended}
-    moving = [step for step in moving if step.pk not in over]
-    held = any(without for _, without in decisions.unplaced)
+    unplaced = _unplaced(repacking)
+    _look_at_moving(repacking, moving, unplaced, decisions, patience_s)
+    ended = {step.pk for step, _, _ in decisions.ended}
+    moving = [step for step in moving if step.pk not in ended]
     waiting = [step for step in steps if step.state == RepackingStep.WAITING]
-    if not decisions.stop and not held and waiting:
-        _begin(repacking, moving, waiting, state, relocation, decisions, patience_s)
+    if not decisions.stop and not unplaced and waiting:
+        _begin(repacking, moving, waiting, state, relocation, decisions, patience_s, booked)
     return _apply(repacking, decisions, last=not moving and not waiting)
+
+
+def _unplaced(repacking: Repacking) -> dict[int, dt.datetime]:
+    """Return since when each task that the re-packing moved waits for a machine, by task id. Tasks of steps that were
+    skipped count for some time too.
+    """
+    recent = _database_now() - dt.timedelta(seconds=2 * STOP_AFTER_S)
+    begun = repacking.steps.filter(
+        Q(state=RepackingStep.MOVING) | Q(state=RepackingStep.SKIPPED, ended_at__gt=recent), began_at__isnull=False
+    )
+    moved = [task for tasks in begun.order_by().values_list("tasks", flat=True) for task in tasks]
+    pending = Task.objects.filter(pk__in=moved, state=TaskState.PENDING.value, incarnation__gt=0).order_by()
+    return dict(pending.values_list("id", "since"))
 
 
 def _open_steps(repacking: Repacking) -> list[RepackingStep]:
@@ -88,9 +104,21 @@ def _open_steps(repacking: Repacking) -> list[RepackingStep]:
 
 
 def _look_at_moving(
-    repacking: Repacking, moving: Sequence[RepackingStep], decisions: _Decisions, patience_s: float
+    repacking: Repacking,
+    moving: Sequence[RepackingStep],
+    unplaced: dict[int, dt.datetime],
+    decisions: _Decisions,
+    patience_s: float,
 ) -> None:
-    """Find out which steps are done, which have to be skipped, and whether the re-packing has to stop."""
+    """Find out which steps are done, which have to be skipped, and whether the re-packing has to stop. A step is done
+    when the tasks that left are up again, or have ended, or have not come up within the patience.
+    """
+    now = _database_now()
+    for task, since in sorted(unplaced.items()):
+        if now - since > dt.timedelta(seconds=STOP_AFTER_S):
+            job, index = split_task_id(task)
+            decisions.stop = f"task {index} of job {job} left its machine and has found no other one"
+            break
     if not moving:
         return
     machines = [step.machine_id for step in moving]
@@ -101,31 +129,24 @@ def _look_at_moving(
     for machine, task in running.values_list("machine_id", "id"):
         there[machine].add(task)
     planned = [task for step in moving for task in step.tasks]
-    pending = set(
-        Task.objects.filter(pk__in=planned, state=TaskState.PENDING.value).order_by().values_list("id", flat=True)
-    )
-    now = _database_now()
+    down = Task.objects.filter(pk__in=planned, up=False).exclude(state=TaskState.DEAD.value).order_by()
+    starting = set(down.values_list("id", flat=True))
     for step in moving:
         left = there[step.machine_id]
         if repacking.goal == Repacking.JOB:
             left &= set(step.tasks)
-        began = step.began_at or now
-        without = sorted(pending & set(step.tasks))
-        decisions.unplaced.append((step, bool(without)))
-        if without and now - (step.unplaced_since or now) > dt.timedelta(seconds=STOP_AFTER_S):
-            job, index = split_task_id(without[0])
-            decisions.stop = f"task {index} of job {job} left its machine and has found no other one"
+        late = now - (step.began_at or now) > dt.timedelta(seconds=patience_s)
         if step.machine.state == REMOVED:
             decisions.ended.append((step, RepackingStep.SKIPPED, "the machine was removed"))
         elif step.machine_id not in own:
-            decisions.ended.append((step, RepackingStep.SKIPPED, "a person has changed or ended the drain"))
+            decisions.ended.append((step, RepackingStep.SKIPPED, CHANGED_DRAIN))
         elif step.machine.state == DOWN:
             decisions.ended.append((step, RepackingStep.SKIPPED, "the machine is down"))
         elif left or stopping.get(step.machine_id):
-            if now - began > dt.timedelta(seconds=patience_s):
+            if late:
                 what = _format_waiting(len(left), stopping.get(step.machine_id, 0))
                 decisions.ended.append((step, RepackingStep.SKIPPED, f"{what} after {patience_s:g} s"))
-        elif not without:
+        elif late or not starting & set(step.tasks):
             decisions.ended.append((step, RepackingStep.FREED, ""))
 
 
@@ -137,6 +158,7 @@ def _begin(
     relocation: Relocation,
     decisions: _Decisions,
     patience_s: float,
+    booked: frozenset[int],
 ) -> None:
     """Choose the steps that begin now, so that at most `at_once` tasks are moving, or one step alone has more. Steps
     that are no longer possible are skipped.
@@ -145,7 +167,10 @@ def _begin(
     if motion and motion + waiting[0].moves > repacking.at_once:
         return
     jobs = limits_of_jobs(repacking.cell_id, patience_s=patience_s)
-    movable = MovableTasks(state, rules_for_step(repacking, jobs))
+    rules = rules_for_step(repacking, jobs, booked=booked)
+    movable = MovableTasks(state, rules)
+    slots = state.machines.slot
+    closed = np.array([slots[machine] for machine in sorted(booked) if machine in slots], dtype=np.int64)
     drains = repacking.drains.filter(machine__in=[step.machine_id for step in waiting])
     own = set(drains.order_by().values_list("machine_id", flat=True))
     leaving = _slots(state, [task for step in moving for task in step.tasks])
@@ -154,8 +179,12 @@ def _begin(
             break
         here = _tasks_on(repacking, step, movable)
         reason = _changed(step, own, movable, jobs, here)
+        if not reason and repacking.goal == Repacking.JOB:
+            reason = why_not_needed(
+                state, relocation, rules, job_id=repacking.job_id or 0, machine_id=step.machine_id, leaving=here
+            )
         if not reason:
-            places = relocation.places(np.concatenate((leaving, here)), np.zeros(0, dtype=np.int64))[len(leaving) :]
+            places = relocation.places(np.concatenate((leaving, here)), closed)[len(leaving) :]
             if (places < 0).any():
                 reason = f"task {_format_task(state, jobs, here[np.argmin(places)])} fits on no other machine now"
         if reason:
@@ -181,9 +210,11 @@ def _changed(step: RepackingStep, own: set[int], movable: MovableTasks, jobs: di
     """Return what has changed since the plan so that the step must be skipped, or an empty text."""
     state = movable.state
     if step.machine_id not in own or step.machine_id not in state.machines.slot:
-        return "a person has changed or ended the drain, or removed the machine"
+        return CHANGED_DRAIN
     if step.machine.state == DOWN:
         return "the machine is down"
+    if step.machine_id in movable.rules.kept_machines:
+        return "the machine has files of ended allocs or unknown tasks, or its capacity is booked for a gang"
     new = here[~np.isin(state.tasks.id[here], step.tasks)]
     if len(new):
         return f"task {_format_task(state, jobs, new[0])} was placed there after the plan"
@@ -197,10 +228,6 @@ def _changed(step: RepackingStep, own: set[int], movable: MovableTasks, jobs: di
 
 def _apply(repacking: Repacking, decisions: _Decisions, *, last: bool) -> bool:
     """Store the decisions of a turn. `last`: no step was open before this turn. Return whether something changed."""
-    for without, since in ((True, Now()), (False, None)):
-        news = [step.pk for step, now in decisions.unplaced if now == without != (step.unplaced_since is not None)]
-        if news:
-            RepackingStep.objects.filter(pk__in=news).update(unplaced_since=since)
     if not (decisions.begun or decisions.ended or decisions.stop or last):
         return False
     with journal.write(repacking.cell_id, system("repacking")) as entry:
@@ -209,30 +236,27 @@ def _apply(repacking: Repacking, decisions: _Decisions, *, last: bool) -> bool:
             return False  # a person has stopped it meanwhile
         for step, tasks in decisions.begun:
             _store_begin(entry, row, step, tasks)
-        for step, state, detail in decisions.ended:
-            _store_end(entry, step, state, detail)
+        ended = [one for one in decisions.ended if _store_end(entry, *one)]
+        returned = [
+            step.machine_id for step, state, _ in ended if state == RepackingStep.SKIPPED or row.goal == Repacking.JOB
+        ]
+        if returned:
+            machines_uncordon(entry, row, returned, f"re-packing {row.pk} has ended here")
         if decisions.stop:
             stop(entry, row, decisions.stop)
             stops.inc()
             log.error("a re-packing stopped", repacking=row.pk, reason=decisions.stop)
             return True
-        back = [
-            step.machine_id
-            for step, state, _ in decisions.ended
-            if state == RepackingStep.SKIPPED or row.goal == Repacking.JOB
-        ]
-        if back:
-            machines_uncordon(entry, row, back, f"re-packing {row.pk} has ended here")
-            spares_use(entry, row, len(back))
+        spares_use(entry, row, len(returned))
         if not row.steps.filter(state__in=_OPEN).exists():
             _store_done(entry, row)
     return True
 
 
 def _store_begin(entry: JournalEntry, row: Repacking, step: RepackingStep, tasks: list[int]) -> None:
-    RepackingStep.objects.filter(pk=step.pk, state=RepackingStep.WAITING).update(
-        state=RepackingStep.MOVING, began_at=entry.time, tasks=tasks
-    )
+    waiting = RepackingStep.objects.filter(pk=step.pk, state=RepackingStep.WAITING)
+    if not waiting.update(state=RepackingStep.MOVING, began_at=entry.time, tasks=tasks):
+        return  # another master has begun or ended it
     only = tasks if row.goal == Repacking.JOB else None
     cordon_open(row, step.machine_id, only=only, tasks=step.moves)
     tasks_moved.inc(len(tasks))
@@ -243,10 +267,11 @@ def _store_begin(entry: JournalEntry, row: Repacking, step: RepackingStep, tasks
     )
 
 
-def _store_end(entry: JournalEntry, step: RepackingStep, state: str, detail: str) -> None:
-    RepackingStep.objects.filter(pk=step.pk, state__in=_OPEN).update(
-        state=state, detail=detail[:500], ended_at=entry.time
-    )
+def _store_end(entry: JournalEntry, step: RepackingStep, state: str, detail: str) -> bool:
+    """End a step. Return False if another master has changed it since it was read."""
+    known = RepackingStep.objects.filter(pk=step.pk, state=step.state)
+    if not known.update(state=state, detail=detail[:500], ended_at=entry.time):
+        return False
     steps_ended.labels(state).inc()
     entry.append(
         events.RepackingSet(
@@ -257,13 +282,14 @@ def _store_end(entry: JournalEntry, step: RepackingStep, state: str, detail: str
             detail=detail[:500],
         )
     )
+    return True
 
 
 def _store_done(entry: JournalEntry, row: Repacking) -> None:
     counts = _counted(row.steps.order_by().values_list("state"))
     freed, skipped = counts.get(RepackingStep.FREED, 0), counts.get(RepackingStep.SKIPPED, 0)
     if row.goal == Repacking.JOB:
-        row.detail = "the tasks have moved, and the scheduler places the job" if freed else "the step was skipped"
+        row.detail = "the tasks have moved, and the scheduler tries the job next" if freed else "the step was skipped"
     else:
         row.detail = f"{freed} machines are free" + (f"; {skipped} were skipped" if skipped else "")
     row.state, row.ended_at = Repacking.DONE, entry.time
@@ -295,7 +321,7 @@ def _format_task(state: CellState, jobs: dict[int, JobLimits], slot: int) -> str
 
 def _format_waiting(left: int, stopping: int) -> str:
     if left:
-        return f"{left} tasks still run there, because disruption budgets were used up"
+        return f"{left} tasks still run there, for example because disruption budgets were used up,"
     return f"{stopping} tasks were still stopping"
 
 

@@ -15,7 +15,7 @@ from scheduling.machines import machines
 from scheduling.machines.drain_progress import drains_of, progress_of
 from scheduling.master.loop import Master
 from scheduling.models import Drain, Machine, Repacking, RepackingStep, Task
-from scheduling.repacking import repackings
+from scheduling.repacking import repackings, run
 from tests.integration import repack_rows, rows, world
 from tests.integration.repack_rows import answer, on, scattered
 
@@ -130,7 +130,7 @@ def test_what_changed_since_the_plan_is_skipped_with_the_reason(cell, ann, maste
     run_to_the_end(cell, master, row)
     details = list(row.steps.order_by("position").values_list("state", "detail"))
     assert details == [
-        ("skipped", "a person has changed or ended the drain, or removed the machine"),
+        ("skipped", run.CHANGED_DRAIN),
         ("skipped", "task ubar/other/0 was placed there after the plan"),
         ("freed", ""),
         ("freed", ""),
@@ -195,9 +195,9 @@ def test_a_re_packing_stops_if_a_moved_task_finds_no_machine(cell, ann, master) 
     for _ in range(2):
         master.run(0.0)
         answer(cell)
-    step.refresh_from_db()
-    assert step.unplaced_since is not None
-    RepackingStep.objects.update(unplaced_since=F("unplaced_since") - dt.timedelta(hours=1))
+    waiting = Task.objects.filter(pk__in=step.tasks, state="pending")
+    assert waiting.exists()
+    waiting.update(since=F("since") - dt.timedelta(hours=1))
     master.run(0.0)
     row.refresh_from_db()
     assert row.state == "stopped"

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from scheduling.core.placing.queue import pending_in_order, pending_of
 from scheduling.core.repacking.fitting_job import plan_for_job
 from scheduling.core.repacking.free_machines import plan_free_machines
+from scheduling.core.repacking.movable_tasks import MovableTasks, MovesLeft
+from scheduling.core.repacking.relocation import Relocation
 from scheduling.core.repacking.repack_plan import MachineMoves, RepackPlan, RepackRules, disrupted
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import split_task_id
@@ -76,6 +78,22 @@ def check_places(twin: Twin, plan: RepackPlan, closed: set[int]) -> None:
         twin.take(slot, to, [])
 
 
+def check_complete(world: World, policy: Policy, plan: RepackPlan, rules: RepackRules) -> None:
+    """Check that no machine can be added to a plan that does not reach its goal."""
+    state = world.state
+    movable = MovableTasks(state, rules)
+    slots = state.machines.slot
+    closed = [slots[machine] for machine in rules.closed_machines if machine in slots]
+    chosen = [slots[step.machine_id] for step in plan.steps]
+    for machine in movable.cheapest_first():
+        together = np.concatenate([movable.on(one) for one in (*chosen, machine)])
+        if machine not in chosen and MovesLeft(rules).take(movable.disrupted(together)):
+            found = Relocation(state, policy, now=world.time).places(
+                together, np.array([*closed, *chosen, machine], dtype=np.int64)
+            )
+            assert (found < 0).any(), "one more machine could be freed"
+
+
 def running_on(world: World, step: MachineMoves) -> int:
     return sum(world.task(*where).machine_id == step.machine_id for where in world.in_state("running"))
 
@@ -97,6 +115,8 @@ def test_a_plan_frees_machines_whose_tasks_fit_elsewhere(data: st.DataObject, wo
     closed = rules.closed_machines | {step.machine_id for step in plan.steps + plan.spares}
     assert plan.reached or not plan.spares
     check_places(Twin(world.state, policy, world.time), plan, set(closed))
+    if not plan.reached:
+        check_complete(world, policy, plan, rules)
     up = [m for m in world.machines.values() if m.state == "up" and m.machine_id not in rules.kept_machines]
     empty = [m for m in up if running_on(world, MachineMoves(m.machine_id)) == 0]
     assert len(free) == min(number, len(empty)), "machines without tasks come first"

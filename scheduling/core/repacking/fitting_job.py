@@ -46,6 +46,30 @@ def plan_for_job(state: CellState, policy: Policy, rules: RepackRules, *, job_id
     return _Search(state, policy, rules, now, pending[: own[0] + 1]).plan()
 
 
+def why_not_needed(
+    state: CellState, relocation: Relocation, rules: RepackRules, *, job_id: int, machine_id: int, leaving: Slots
+) -> str:
+    """Return why the tasks `leaving` (slots) need not, or should not, leave a machine any more for a task of the job.
+    Return an empty text if the task still fits there only without them.
+    """
+    now = relocation.now
+    pending = pending_in_order(state.tasks, pending_of(state.tasks, now=now, crashed=state.crashed))
+    job = state.tasks.jobs.get(job_id)
+    own = np.flatnonzero(state.tasks.job[pending] == job.slot) if job is not None else np.zeros(0, dtype=np.int64)
+    if len(own) == 0:
+        return "no task of the job waits for a machine any more"
+    search = _Search(state, relocation.policy, rules, now, pending[: own[0] + 1])
+    machine = state.machines.slot[machine_id]
+    found, victims = search._search(search.closed)
+    if found >= 0 and not len(victims):
+        return "a task of the job fits without these moves now"
+    if not search.fits_after(search.task, machine, leaving):
+        return "a task of the job would not fit there after these moves"
+    if search.taken_before(machine, leaving):
+        return "tasks that come earlier in the queue would take the capacity"
+    return ""
+
+
 class _Search:
     def __init__(self, state: CellState, policy: Policy, rules: RepackRules, now: float, queue: Slots) -> None:
         self.state, self.rules = state, rules
@@ -73,7 +97,7 @@ class _Search:
             places = self.relocation.places(leaving, np.append(self.closed, machine))
             if (places < 0).any():
                 self.obstacles["no-place"] += 1
-            elif self._taken_before(machine, leaving):
+            elif self.taken_before(machine, leaving):
                 self.obstacles["queue"] += 1
             else:
                 return RepackPlan(steps=(self.movable.step(machine, leaving, places),), reached=True)
@@ -108,21 +132,28 @@ class _Search:
         leaving = none if tables.cache.stage[0] == DIRECT else tables.placed.victims[: tables.placed.victims_to[0]]
         return int(tables.machines.slot[position]), leaving
 
-    def _taken_before(self, machine: int, leaving: Slots) -> bool:
+    def taken_before(self, machine: int, leaving: Slots) -> bool:
         """Return whether a task that comes earlier in the queue would fit on the machine (slot) without the tasks
         `leaving`. Spreading is not considered, so the result may be true although the task may not run there.
+        """
+        tasks = self.state.tasks
+        kinds = np.stack((tasks.shape[self.ahead], tasks.job_by_limit[tasks.job[self.ahead]]))
+        _, first = np.unique(kinds, axis=1, return_index=True)
+        return any(self.fits_after(task, machine, leaving) for task in self.ahead[first].tolist())
+
+    def fits_after(self, task: int, machine: int, leaving: Slots) -> bool:
+        """Return whether a task (slot) has enough capacity on a machine (slot) without the tasks `leaving`, and the
+        machine satisfies its constraints.
         """
         tasks, machines = self.state.tasks, self.state.machines
         limit = tasks.shapes.limit[tasks.shape[leaving]]
         by_limit = tasks.job_by_limit[tasks.job[leaving]]
         capacity = machines.capacity[machine]
         free: Ints = capacity - machines.reserved[machine] + tasks.reservation[leaving].sum(axis=0)
-        left: Ints = np.minimum(free, capacity - machines.prod_limit[machine] + limit[by_limit].sum(axis=0))
-        kinds = np.unique(np.stack((tasks.shape[self.ahead], tasks.job_by_limit[tasks.job[self.ahead]])), axis=1)
-        position = self.relocation.memory.position[machine]
-        for shape, limited in kinds.T.tolist():
-            demands = tuple(c for c in tasks.shapes.requirement[shape].constraints if c.hard)
-            enough = (tasks.shapes.limit[shape] <= (left if limited else free)).all()
-            if enough and self.relocation.memory.allowed(demands)[position]:
-                return True
-        return False
+        if tasks.job_by_limit[tasks.job[task]]:
+            free = np.minimum(free, capacity - machines.prod_limit[machine] + limit[by_limit].sum(axis=0))
+        shape = tasks.shape[task]
+        memory = self.relocation.memory
+        demands = tuple(c for c in tasks.shapes.requirement[shape].constraints if c.hard)
+        enough = bool((tasks.shapes.limit[shape] <= free).all())
+        return enough and bool(memory.allowed(demands)[memory.position[machine]])

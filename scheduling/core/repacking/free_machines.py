@@ -8,6 +8,7 @@ candidates, fewest tasks first ─► chosen, within all limits ─► places fo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -21,28 +22,41 @@ from scheduling.core.vocabulary.policy import Policy
 
 # So often the plan replaces machines whose tasks fit nowhere. Afterwards it only leaves such machines out.
 ROUNDS = 100
+# In each round, this share of the machines with a task that fits nowhere is left out: those with the most tasks.
+LEFT_OUT = 0.5
 
 
 def plan_free_machines(
-    state: CellState, policy: Policy, rules: RepackRules, *, number: int, now: float, spares: int = 0
+    state: CellState,
+    policy: Policy,
+    rules: RepackRules,
+    *,
+    number: int,
+    now: float,
+    spares: int = 0,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> RepackPlan:
     """Return a plan after which `number` machines have no task, machines without tasks included. If fewer can be freed
-    within the rules, the plan frees as many as it finds, and has the obstacles.
+    within the rules, no further machine can be added to the plan, and it has the obstacles.
 
-    `spares`: how many further machines the plan names, if the rules allow it for all of them together.
+    `spares`: how many further machines the plan names, if the rules allow it for all of them together. `has_time`:
+    when it returns False, the search ends with what it has found (obstacle `time`).
     """
-    plan = _Search(state, policy, rules, now).plan(number, spares)
+    plan = _Search(state, policy, rules, now, has_time).plan(number, spares)
     if spares and not plan.reached:
-        plan = _Search(state, policy, rules, now).plan(number, 0)
+        plan = _Search(state, policy, rules, now, has_time).plan(number, 0)
     return plan
 
 
 class _Search:
-    def __init__(self, state: CellState, policy: Policy, rules: RepackRules, now: float) -> None:
+    def __init__(
+        self, state: CellState, policy: Policy, rules: RepackRules, now: float, has_time: Callable[[], bool]
+    ) -> None:
         self.state = state
         self.movable = MovableTasks(state, rules)
         self.left = MovesLeft(rules)
         self.relocation = Relocation(state, policy, now=now)
+        self.has_time = has_time
         machines = state.machines
         self.closed = np.array(
             [machines.slot[machine] for machine in sorted(rules.closed_machines) if machine in machines.slot],
@@ -50,7 +64,7 @@ class _Search:
         )
         self.waiting = self.movable.cheapest_first()
         self.chosen: list[int] = []
-        self.failed = 0
+        self.failed: list[int] = []
 
     def plan(self, number: int, spares: int) -> RepackPlan:
         places = self._find(number + spares)
@@ -68,17 +82,40 @@ class _Search:
         """Choose machines whose tasks all fit elsewhere, at most `number`. Return the places of their tasks."""
         rounds = 0
         while True:
-            if rounds < ROUNDS:
+            searching = rounds < ROUNDS and self.has_time()
+            if searching:
                 self._choose(number)
             places = self._places()
             failed = self._without_place(places)
             if not failed:
-                return places
+                break
             rounds += 1
-            self._leave_out(failed)
-            self.failed += len(failed)
-            if rounds > 2 * ROUNDS:  # machines come and go in turn: fewer are surely possible
-                self._leave_out(self.chosen[len(self.chosen) // 2 :])
+            # Machines are closed together, so the others may fit when some are left out.
+            failed.sort(key=lambda machine: self.movable.cost[machine])
+            kept = int(len(failed) * (1.0 - LEFT_OUT)) if searching else 0
+            self._leave_out(failed[kept:])
+            self.failed += failed[kept:]
+        return places if len(self.chosen) >= number else self._add_singly(number, places)
+
+    def _add_singly(self, number: int, places: dict[int, Slots]) -> dict[int, Slots]:
+        """Add machines one by one, each if all tasks still fit, until there are `number` or none can be added. Return
+        the places of all tasks.
+        """
+        added = True
+        while added:
+            added = False
+            for machine in sorted([*self.failed, *self.waiting], key=lambda one: (self.movable.cost[one], one)):
+                if len(self.chosen) >= number or not self.has_time():
+                    return places
+                if machine in places or not self.left.take(self._disrupted(machine)):
+                    continue
+                self.chosen.append(machine)
+                found = self._places()
+                if self._without_place(found):
+                    self._leave_out([machine])
+                else:
+                    places, added = found, True
+        return places
 
     def _without_place(self, places: dict[int, Slots]) -> list[int]:
         return [machine for machine in self.chosen if (places[machine] < 0).any()]
@@ -91,7 +128,10 @@ class _Search:
 
     def _obstacles(self) -> dict[str, int]:
         kept = int(np.count_nonzero(self.movable.busy[self.movable.candidates]))
-        found = {"kept-task": kept, "limit": len(self.waiting), "no-place": self.failed}
+        chosen = set(self.chosen)
+        waiting, failed = set(self.waiting) - chosen, set(self.failed) - chosen
+        found = {"kept-task": kept, "limit": len(waiting - failed), "no-place": len(failed)}
+        found["time"] = int(not self.has_time())
         return {code: number for code, number in found.items() if number}
 
     @cache  # noqa: B019 - the search ends with the plan

@@ -18,8 +18,9 @@ class MovableTasks:
     """The running tasks of a state by machine, and which of them may move.
 
     `kept` [T]: whether a task must stay, by slot. Tasks of gangs stay, because a gang that loses a task may have to
-    start again. `cost` [M]: how many tasks leave if the machine is freed, by slot of the machine. `busy` [M]: whether a
-    task there must stay. `candidates`: slots of machines that are up and may be freed.
+    start again. So do tasks of jobs whose `max_running` holds others back, which would start first. `cost` [M]: how
+    many tasks leave if the machine is freed, by slot of the machine. `busy` [M]: whether a task there must stay.
+    `candidates`: slots of machines that are up and may be freed.
     """
 
     def __init__(self, state: CellState, rules: RepackRules) -> None:
@@ -90,6 +91,8 @@ class MovableTasks:
         job_kept = np.ones(len(tasks.job_at), dtype=np.bool_)
         for job in tasks.jobs.values():
             allowed = rules.job_moves.get(job.id, 0) > 0 and job.id not in rules.kept_jobs and not job.gang
+            if job.max_running and tasks.job_pending[job.slot]:
+                allowed = False  # another task would take the place of one that leaves
             job_kept[job.slot] = not allowed or job.priority > rules.most_priority
         running = tasks.state == RUNNING
         kept: Bools = running & job_kept[tasks.job]

@@ -42,8 +42,27 @@ def test_the_machine_with_the_fewest_tasks_becomes_free() -> None:
     plan = free(world, 1)
     assert plan.reached
     assert moved(world, plan) == [("web", 5)]
-    assert free(world, 2).obstacles == {"no-place": 2}, "six cores do not fit on one machine"
-    assert len(free(world, 2).steps) == 1
+    plan = free(world, 2)
+    assert plan.obstacles == {"no-place": 2}, "six cores do not fit on one machine"
+    assert moved(world, plan) == [("web", 5)], "the one with the fewest tasks is freed all the same"
+    both = World().machine("m1", cpu=4000).machine("m2", cpu=4000)
+    both.job("web", tasks=2, cpu=2000).place("web", 0, on="m1").place("web", 1, on="m2")
+    assert len(free(both, 2).steps) == 1, "only together do they fit nowhere"
+
+
+def test_a_search_without_time_returns_what_it_has() -> None:
+    world = scattered()
+    plan = plan_free_machines(world.state, Policy(), rules(world), number=2, now=world.time, has_time=lambda: False)
+    assert (plan.steps, plan.obstacles["time"]) == ((), 1)
+
+
+def test_tasks_that_would_wait_for_a_bound_stay() -> None:
+    """If a task of a bounded array left, one that waits would take its place."""
+    world = World().machine("m1").machine("m2").job("array", tasks=3, cpu=500, max_running=2)
+    world.place("array", 1, on="m1").place("array", 2, on="m2")
+    assert free(world, 1).obstacles == {"kept-task": 2}
+    world.end("array", 0)
+    assert free(world, 1).reached
 
 
 def test_machines_without_tasks_count_and_receive_none() -> None:
