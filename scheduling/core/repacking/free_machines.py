@@ -44,7 +44,8 @@ def plan_free_machines(
     """
     plan = _Search(state, policy, rules, now, has_time).plan(number, spares)
     if spares and not plan.reached:
-        plan = _Search(state, policy, rules, now, has_time).plan(number, 0)
+        plain = _Search(state, policy, rules, now, has_time).plan(number, 0)
+        plan = plain if len(plain.steps) >= len(plan.steps) else plan  # there may have been no time for it
     return plan
 
 
@@ -68,6 +69,8 @@ class _Search:
 
     def plan(self, number: int, spares: int) -> RepackPlan:
         places = self._find(number + spares)
+        if len(self.chosen) < number and not spares:
+            places = self._add_singly(number, places)
         reached = len(self.chosen) >= number
         steps = tuple(self.movable.step(m, self.movable.on(m), places[m]) for m in self.chosen)
         return RepackPlan(
@@ -88,14 +91,13 @@ class _Search:
             places = self._places()
             failed = self._without_place(places)
             if not failed:
-                break
+                return places
             rounds += 1
             # Machines are closed together, so the others may fit when some are left out.
             failed.sort(key=lambda machine: self.movable.cost[machine])
             kept = int(len(failed) * (1.0 - LEFT_OUT)) if searching else 0
             self._leave_out(failed[kept:])
             self.failed += failed[kept:]
-        return places if len(self.chosen) >= number else self._add_singly(number, places)
 
     def _add_singly(self, number: int, places: dict[int, Slots]) -> dict[int, Slots]:
         """Add machines one by one, each if all tasks still fit, until there are `number` or none can be added. Return
