@@ -15,10 +15,10 @@ from zoneinfo import available_timezones
 import msgspec
 
 from quota.vocabulary.errors import Rejected
-from scheduling.cron import cron_lines
 from scheduling.spec import parser
 from scheduling.spec.field_errors import Problems, convert, rejection
 from scheduling.spec.job_spec import JobSpecification
+from scheduling.spec.schedules import cron_lines
 from scheduling.spec.schema import API_VERSION, SERVICE_LABEL
 
 KIND = "CronJob"

@@ -23,12 +23,13 @@ from quota.tenancy.authentication import principals_of_users
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, system
 from scheduling.core.vocabulary import events
-from scheduling.cron import cron_lines, cron_spec, overlaps, run_history, run_submission
+from scheduling.cron import cron_spec, overlaps, run_history, run_submission
 from scheduling.cron.run_history import DueRun, RunResult
 from scheduling.cron.run_submission import Jobs, jobs_of
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Cell, CronRun
+from scheduling.spec.schedules import cron_lines
 
 log = structlog.get_logger(__name__)
 

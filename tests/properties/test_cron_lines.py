@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cron import cron_lines
+from scheduling.spec.schedules import cron_lines
 
 _ZONES = sorted(available_timezones() - {"localtime", "Factory"})
 _MINUTE = dt.timedelta(minutes=1)

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from scheduling.cron import cron_lines
+from scheduling.spec.schedules import cron_lines
 
 
 def due(text: str, zone: str, after: str, number: int = 1) -> list[str]:
