@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import include, path
 
 from scheduling.api import (
+    autoscaling,
     brakes,
     causes,
     cell_deletion,
@@ -46,6 +47,9 @@ _job = [
     path("scale/", job_actions.ScaleView.as_view(), name="job-scale"),
     path("restart/", job_actions.RestartView.as_view(), name="job-restart"),
     path("retry/", job_actions.RetryView.as_view(), name="job-retry"),
+    path("autoscaling/", autoscaling.AutoscalingView.as_view(), name="job-autoscaling"),
+    path("autoscaling/accept/", autoscaling.AcceptView.as_view(), name="job-autoscaling-accept"),
+    path("autoscaling/simulate/", autoscaling.SimulateView.as_view(), name="job-autoscaling-simulate"),
     path("pause/", job_actions.PauseView.as_view(), name="job-pause"),
     path("resume/", job_actions.ResumeView.as_view(), name="job-resume"),
     path("result/", workflows.ResultView.as_view(), name="job-result"),

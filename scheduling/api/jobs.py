@@ -43,6 +43,7 @@ from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.reading import archived_events_of_job
 from scheduling.history.archive.recall import with_archived
 from scheduling.jobs import plans, updates, why
+from scheduling.jobs.actions.autoscaled import with_scaled_values
 from scheduling.jobs.dependencies.explanations import dependencies_of
 from scheduling.jobs.submit_and_kill import job_apply, job_kill, job_submit, jobs_submit_bulk, live_job, spec_for
 from scheduling.models import ArchivedJob, Cell, Job
@@ -113,7 +114,8 @@ class JobsView(JobFileView):
         conflict if they differ.
         """
         found, rehearsed, key = self.cell(cell), dry_run(request), idempotency_key(request)
-        job_spec = spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
+        given = spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
+        job_spec = with_scaled_values(found, given)
         done = job_submit(
             principal=self.principal,
             cell=found,
@@ -305,7 +307,8 @@ class WhyView(CellView):
 
 
 def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpecification:
-    """Read a job file from the body of the request, and return its spec. The tenant and the job are those in the URL.
+    """Read a job file from the body of the request, and return its spec, with the values that the autoscaler has set.
+    The tenant and the job are those in the URL.
 
     The permission is checked first, so that a caller without permission learns nothing about the job.
     """
@@ -313,7 +316,7 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpeci
     file = parser.decode(view.request.data)  # type: ignore[arg-type]
     if isinstance(file, dict):
         file = {"name": job, **file}
-    return spec_for(principal=view.principal, cell=cell, file=file, tenant=tenant, name=job)
+    return with_scaled_values(cell, spec_for(principal=view.principal, cell=cell, file=file, tenant=tenant, name=job))
 
 
 def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str, *, confirm: int | None) -> Response:

@@ -30,6 +30,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.jobs import quota_rejections
+from scheduling.jobs.actions.autoscaled import autoscaling_create
 from scheduling.jobs.dependencies.changes import check_after, dependencies_keep
 from scheduling.jobs.job_times import deadline_of, times_refusal
 from scheduling.jobs.rollouts.restart_rule import SpecChange, changes
@@ -331,6 +332,7 @@ def _change(
             actor=principal.name,
         )
         dependencies_keep(entry, job, job_spec.after)
+        autoscaling_create([(job, job_spec)])
         entry.append(
             events.JobChanged(
                 job_id=job.id,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ import structlog
 from django.db import DatabaseError, connection
 
 from quota.vocabulary.errors import Rejected
+from scheduling.autoscaling.autoscale_thread import autoscale_thread
 from scheduling.cron.cron_thread import cron_thread
 from scheduling.master import lease, schedulers, standbys
 from scheduling.master.schedulers import Scheduler
@@ -65,7 +66,10 @@ class MasterProcess:
         def works() -> bool:
             return self._works
 
-        with cron_thread(cell, is_working=works), workflow_thread(cell, is_working=works):
+        threads = (cron_thread, workflow_thread, autoscale_thread)
+        with ExitStack() as running:
+            for thread in threads:
+                running.enter_context(thread(cell, is_working=works))
             self._run()
 
     def _run(self) -> None:

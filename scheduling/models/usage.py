@@ -1,5 +1,5 @@
-"""The usage of tasks in windows of five minutes (`scheduling.usage.usage_windows`), and its metering for `quota`: which
-hours were reported, and the sums of reservations in hours that are not reported yet.
+"""The usage of tasks in windows of five minutes (`scheduling.usage.usage_windows`); its metering for `quota`: which
+hours were reported, and the sums of reservations in hours that are not reported yet; and what the autoscaler stores.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from django.db import models
 
 from quota.models.fields import VectorField
 from scheduling.models.cells import Cell
+from scheduling.models.jobs import Job
 
 
 class InstanceUsage(models.Model):
@@ -92,3 +93,75 @@ class ReservedInHour(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id} at {self.hour:%F %H}h"
+
+
+class JobAutoscaling(models.Model):
+    """What the autoscaler knows about a live job with `autoscale` in its spec (`scheduling.autoscaling`). A lost row is
+    made again, and then usage is measured from scratch.
+
+    `version`: the version of the spec from which `rules`, `vertical`, `horizontal` (the modes), `tasks`, `cpu` and
+    `ram` (the limits of a task) come; 0: not read yet. `own_tasks`, `own_cpu`, `own_ram`: the values that a user set
+    last. `held_until`: no change before this time, because a user has changed these values.
+
+    `cpu_weights`, `ram_weights`: decaying histograms of usage as `scheduling.autoscaling.histograms` stores them, at
+    the time `decayed_at`. `first_at`: since when there is usage. `wanted_cpu`, `wanted_ram`: the recommended limits.
+    `wanted_since`: since when they differ from the limits. `oom_at`: the last time when a task ran out of memory.
+    `limits_at`: the last change of the limits.
+
+    `needed`: the number of tasks that the smoothed load needs, at the time `needed_at`. `wanted_tasks`: the recommended
+    number. `low_since`, `low_most`: since when fewer tasks are enough, and the largest number that was needed since.
+    `scheduled`: the number by schedule, which changes at `schedule_at`. `tasks_at`: the last change of the number.
+
+    `limited_code`, `limited_detail`: why the last change was rejected, since `limited_since`. `retry_at`: when the
+    autoscaler tries again.
+    """
+
+    job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="autoscaling")
+    version = models.PositiveIntegerField(default=0)
+    rules = models.JSONField(default=dict)
+    vertical = models.CharField(max_length=16, blank=True)
+    tasks = models.PositiveIntegerField(default=0)
+    cpu = models.BigIntegerField(default=0)
+    ram = models.BigIntegerField(default=0)
+    own_tasks = models.PositiveIntegerField(default=0)
+    own_cpu = models.BigIntegerField(default=0)
+    own_ram = models.BigIntegerField(default=0)
+    held_until = models.DateTimeField(null=True)
+    cpu_weights = models.BinaryField(default=b"")
+    ram_weights = models.BinaryField(default=b"")
+    decayed_at = models.DateTimeField(null=True)
+    first_at = models.DateTimeField(null=True)
+    wanted_cpu = models.BigIntegerField(null=True)
+    wanted_ram = models.BigIntegerField(null=True)
+    wanted_since = models.DateTimeField(null=True)
+    oom_at = models.DateTimeField(null=True)
+    limits_at = models.DateTimeField(null=True)
+    limited_code = models.CharField(max_length=64, blank=True)
+    limited_detail = models.CharField(max_length=500, blank=True)
+    limited_since = models.DateTimeField(null=True)
+    retry_at = models.DateTimeField(null=True)
+    horizontal = models.CharField(max_length=16, blank=True, default="", db_default="")
+    needed = models.FloatField(null=True)
+    needed_at = models.DateTimeField(null=True)
+    wanted_tasks = models.PositiveIntegerField(null=True)
+    low_since = models.DateTimeField(null=True)
+    low_most = models.PositiveIntegerField(null=True)
+    scheduled = models.PositiveIntegerField(null=True)
+    schedule_at = models.DateTimeField(null=True)
+    tasks_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"autoscaling of job {self.job_id}"
+
+
+class CellAutoscaling(models.Model):
+    """The progress of the autoscaler in a cell. `folded_until`: up to which time usage windows are in the histograms.
+    `turned_at`: when a process took the last turn.
+    """
+
+    cell = models.OneToOneField(Cell, models.CASCADE, primary_key=True, related_name="autoscaling")
+    folded_until = models.DateTimeField(null=True)
+    turned_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"autoscaling of cell {self.cell_id}"

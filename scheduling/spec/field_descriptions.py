@@ -105,6 +105,62 @@ FIELD_TEXTS = {
         "Seconds between the removal of a task from DNS answers and SIGTERM, 0 to 600. By default, one second more "
         "than the TTL for tasks with ports, and 0 for others."
     ),
+    "autoscale": (
+        "How the autoscaler changes the job while it is live: the limits of its tasks, or their number. Its changes "
+        "are ordinary updates by `system:autoscaler`. By default, it changes nothing."
+    ),
+    "autoscale.vertical": "Changes of `task.limit.cpu` and `task.limit.ram` according to the use of the tasks.",
+    "autoscale.vertical.mode": (
+        "`off`, `recommend` (the default): the portal shows better limits and what they would save, or `auto`: the "
+        "autoscaler sets them."
+    ),
+    "autoscale.vertical.min": "Lowest limits that the autoscaler sets, such as `{cpu: 100m, ram: 64Mi}`.",
+    "autoscale.vertical.max": "Highest limits that the autoscaler sets, such as `{cpu: 4, ram: 8Gi}`.",
+    "autoscale.vertical.half_life_s": (
+        "Seconds after which a measurement counts half, 60 to 2592000. Default: 86400 (a day)."
+    ),
+    "autoscale.vertical.margin": (
+        "Share that is added to the measured use, 0 to 10. By default, 0.05 to 0.15, by the class of the job."
+    ),
+    "autoscale.vertical.every_s": "Shortest time between two changes in seconds, 60 to 2592000. Default: 3600.",
+    "autoscale.vertical.history_s": (
+        "Seconds of measured use before the first recommendation, 0 to 2592000. Default: 86400."
+    ),
+    "autoscale.horizontal": (
+        "Changes of the number of tasks. If several of `cpu`, `metric` and `schedule` are given, the one that asks for "
+        "most tasks decides."
+    ),
+    "autoscale.horizontal.mode": "`off`, `recommend`: the portal shows the number, or `auto` (the default).",
+    "autoscale.horizontal.min": "Least number of tasks.",
+    "autoscale.horizontal.max": "Largest number of tasks.",
+    "autoscale.horizontal.cpu": (
+        "CPU that a task should use, as a share of its limit, 0.01 to 10. With 0.6, a job whose tasks use 90 % of "
+        "their limits gets half as many tasks again."
+    ),
+    "autoscale.horizontal.metric": (
+        "A metric that the tasks serve over HTTP in the text format of Prometheus, such as the length of a queue."
+    ),
+    "autoscale.horizontal.metric.name": (
+        'Name of the metric, with or without labels: `queue_length`, or `jobs{queue="mail"}`. Without labels, all '
+        "values of this name are added."
+    ),
+    "autoscale.horizontal.metric.target": "Amount of the metric per task.",
+    "autoscale.horizontal.metric.port": "Name of the port that serves the metrics.",
+    "autoscale.horizontal.metric.path": "Path of the metrics. Default: `/metrics`.",
+    "autoscale.horizontal.metric.over": (
+        "How the values of the tasks are combined: `sum` (the default), `mean` per task, or `max`, if all tasks report "
+        "the same queue."
+    ),
+    "autoscale.horizontal.schedule": (
+        "Numbers of tasks by time: a list of `at` (a cron line such as `0 8 * * 1-5`), `tasks`, and `time_zone` (UTC "
+        "by default). From the times of `at` on, the job has at least `tasks` tasks, until the next time of the list."
+    ),
+    "autoscale.horizontal.tolerance": "Differences below this share of the tasks cause no change. Default: 0.1.",
+    "autoscale.horizontal.window_s": "Seconds over which the use is averaged, 5 to 86400. Default: 60.",
+    "autoscale.horizontal.up_s": "Shortest time from a change until tasks are added, in seconds. Default: 60.",
+    "autoscale.horizontal.down_s": (
+        "Seconds for which fewer tasks must have been enough before tasks are removed. Default: 300."
+    ),
     "task.command": (
         "Program and arguments. `$(port.NAME)`, `$(index)`, `$(job)`, `$(cell)`, `$(name)` and `$(packages)` are "
         "replaced on the machine. Write `$$(…)` for the text `$(…)`."

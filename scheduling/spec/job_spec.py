@@ -64,8 +64,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     names of the job are published (§2.6). `deadline_s`: how many seconds after its submission the job must have ended.
     `start_after`: no task starts before this time, in RFC 3339 with time zone UTC; None: at once. `after`: no task
     starts before the jobs with these names have reached these states (`JobGoal`). `ttl_after_end_s`: for how many
-    seconds after its end the job stays in PostgreSQL. `sizes`: the known sizes of packages in bytes, by digest; the job
-    file does not contain them.
+    seconds after its end the job stays in PostgreSQL. `autoscale`: how the autoscaler changes the job. `sizes`: the
+    known sizes of packages in bytes, by digest; the job file does not contain them.
     """
 
     base: TaskSpec
@@ -288,4 +288,5 @@ _LATER: dict[str, object] = {
     "start_after": None,
     "after": {},
     "ttl_after_end_s": None,
+    "autoscale": None,
 }

@@ -18,6 +18,7 @@ from quota.vocabulary.bands import DEFAULT_BANDS, FREE_PRIORITY, MAX_PRIORITY, B
 from quota.vocabulary.errors import invalid
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobGoal
+from scheduling.spec.autoscaling.checks import check_of_task, read_autoscale
 from scheduling.spec.field_errors import Problems, convert, rejection
 from scheduling.spec.job_spec import (
     API_LEVELS,
@@ -137,6 +138,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
     start_after = _read_times(file, problems)
     _check_after(file, problems)
+    autoscale = read_autoscale(file, problems, stored=limits.bands is None)
     problems.choice("api", file.api, API_LEVELS)
     _check_published(file.names, allocation, problems)
     if file.alloc_set:
@@ -147,6 +149,8 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         allocation=allocation, inside=bool(file.alloc_set), stored=limits.bands is None, batch=not latency_sensitive
     )
     task = read_task(file.task, problems, "task", extra=limits.extra, role=role)
+    if task is not None and autoscale is not None:
+        check_of_task(autoscale, task, problems)
     if task is None or problems.found:
         return None
     read = {
@@ -157,6 +161,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         "overrides": _read_overrides(file, task, problems, limits, role),
         "extra": tuple(limits.extra),
         "start_after": start_after,
+        "autoscale": autoscale,
     }
     equal = {name: getattr(file, name) for name in JobFields.__struct_fields__}
     spec = JobSpecification(labels=file.labels, **(equal | read))

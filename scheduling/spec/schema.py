@@ -10,6 +10,7 @@ import msgspec
 from borglet.messages import RestartPolicy, Slack
 from quota.vocabulary.bands import FREE_PRIORITY
 from scheduling.core.vocabulary.requirement import Constraint
+from scheduling.spec.autoscaling.fields import Autoscale
 
 API_VERSION = "borg/v1"
 LATEST = "latest"  # the newest version of a secret
@@ -155,6 +156,7 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     ttl_after_end_s: float | None = None
     api: str = "none"
     names: Names = Names()
+    autoscale: Autoscale | None = None
 
 
 class JobFile(JobFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

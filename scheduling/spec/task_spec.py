@@ -456,13 +456,13 @@ def _health_json(check: HealthCheck) -> dict[str, Any]:
 
 def _limit_json(limit: Vector, extra: Sequence[str]) -> dict[str, int | str]:
     return {
-        name: _quantity_json(name, value)
+        name: quantity_json(name, value)
         for index, (name, value) in enumerate(zip((*NAMES, *extra), limit, strict=False))
         if index != PORTS and (value or name in DEFAULT_LIMIT)
     }
 
 
-def _quantity_json(name: str, value: int) -> int | str:
+def quantity_json(name: str, value: int) -> int | str:
     """Return the shortest exact form of a quantity: `2` for 2000 milli-cores, `"64Mi"` for 2**26 bytes."""
     if name in ("cpu", "accelerators"):
         return value // 1000 if value % 1000 == 0 else f"{value}m"

@@ -32,6 +32,7 @@ _IMMEDIATE = (
     "start_after",
     "after",
     "ttl_after_end_s",
+    "autoscale",
 )
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from quota.vocabulary.bands import Band
 from scheduling.jobs import updates
+from scheduling.jobs.actions.autoscaled import autoscaling_create
 from scheduling.jobs.dependencies.binding import dependencies_create
 from scheduling.jobs.submission.outcomes import Item, rejected_event
 from scheduling.journal import copy_rows, journal
@@ -40,6 +41,7 @@ def jobs_create(entry: journal.JournalEntry, cell: Cell, items: Sequence[Item], 
             for job, item in zip(jobs, items, strict=True)
         ],
     )
+    autoscaling_create([(job, item.spec) for job, item in zip(jobs, items, strict=True)])
     new: list[NewTasks] = []
     for job, item in zip(jobs, items, strict=True):
         groups = item.spec.groups(0, item.size - 1)

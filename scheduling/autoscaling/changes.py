@@ -1,0 +1,105 @@
+"""Changes a job for the autoscaler, by an ordinary update of the job.
+
+Change ─► lock the cell ─► unchanged since? no open update? ─► job_update (quota, journal, version) ─┬─ one commit
+                                                                    JobAutoscaling: what was changed ◄┘
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from django.db import transaction
+
+from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.permissions import system
+from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs import updates
+from scheduling.jobs.actions.autoscaled import ScaledValues, values_of, with_values
+from scheduling.jobs.submission.revisions import revision_of
+from scheduling.models import Job, JobAutoscaling, Update
+
+log = structlog.get_logger(__name__)
+
+ME = system("autoscaler")
+# Rejections that end by themselves: the job has changed, is being updated, or has ended.
+_PASSING = ("update-open", "revision-changed", "job-ended")
+LEAST_RETRY_S, MOST_RETRY_S = 60.0, 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a job's number of tasks or of the limits of its tasks. `version`: the version of the spec from which
+    it was decided. `values`: the values afterwards. `times`: columns of `JobAutoscaling` that are set if it succeeds.
+    """
+
+    job_id: int
+    version: int
+    values: ScaledValues
+    reason: str
+    times: dict[str, Any]
+
+
+def change_apply(change: Change) -> bool:
+    """Make a change. Return whether the job has changed. The row of the job stores why a change was rejected, and when
+    the autoscaler tries again: after a minute, and then after twice as long each time, at most an hour.
+
+    The journal records a rejection by quota once. Locks: the row of the job's autoscaling, then as
+    `updates.job_update`.
+    """
+    with transaction.atomic():
+        job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=change.job_id)
+        row = JobAutoscaling.objects.filter(pk=change.job_id).first()
+        if row is None or job.spec_version != change.version or job.state == JobState.DEAD:
+            return False
+        try:
+            new = with_values(updates.spec_of(job), change.values, job.cell)
+            done = updates.job_update(
+                principal=ME,
+                job=job,
+                job_spec=new,
+                reason=change.reason,
+                later=True,
+                quiet=row.limited_since is not None,
+                if_revision=revision_of(job),
+                check=no_open_update,
+            )
+        except Rejected as problem:
+            _rejected(row, problem, job.name)
+            return False
+        values = values_of(new)
+        JobAutoscaling.objects.filter(pk=job.pk).update(
+            version=done.version,
+            **values._asdict(),
+            limited_code="",
+            limited_detail="",
+            limited_since=None,
+            retry_at=None,
+            **change.times,
+        )
+    return True
+
+
+def no_open_update(job: Job) -> None:
+    """Raise `Conflict` if an update or a restart of the job is open, even a paused one."""
+    if Update.objects.filter(job=job, state=Update.OPEN).exists():
+        detail = f"cannot change job {job.name}, because an update of it is open; wait until it ends, or undo it first"
+        raise Conflict("update-open", detail)
+
+
+def _rejected(row: JobAutoscaling, problem: Rejected, name: str) -> None:
+    if problem.code in _PASSING:
+        return
+    now = dt.datetime.now(dt.UTC)
+    since = row.limited_since or now
+    retry_s = min(MOST_RETRY_S, max(LEAST_RETRY_S, (now - since).total_seconds()))
+    if row.limited_since is None:
+        log.warning("a job cannot be scaled", job=name, code=problem.code, detail=problem.detail)
+    JobAutoscaling.objects.filter(pk=row.pk).update(
+        limited_code=problem.code,
+        limited_detail=problem.detail[:500],
+        limited_since=since,
+        retry_at=now + dt.timedelta(seconds=retry_s),
+    )

@@ -1,0 +1,246 @@
+"""Recommends limits of tasks, and sets them where a job asks for it (vertical scaling).
+
+    windows of usage ─► histograms of each job ─► recommended limits ─┬─► rows: pages, REST, notices
+    reservations, tasks out of memory ────────────────────────────────┘└─► mode auto: changes, a few per turn
+
+One transaction adds the new windows to the histograms and stores until when they were added, so each window counts
+once, also if processes are killed. All jobs of a cell are read with four queries, and written with one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from django.db import transaction
+
+from quota.vocabulary.resources import CPU, RAM, describe
+from scheduling.autoscaling.changes import Change
+from scheduling.autoscaling.measured_use import MeasuredJobs, NewUse, TaskFacts, tasks_read, windows_read
+from scheduling.autoscaling.rows import read_rules
+from scheduling.autoscaling.rules import histograms, vertical_rules
+from scheduling.autoscaling.rules.histograms import CPU_BUCKETS, RAM_BUCKETS, Ints, Weights
+from scheduling.autoscaling.rules.vertical_rules import Bools, LimitChanges, rules_of
+from scheduling.jobs.actions.autoscaled import ScaledValues
+from scheduling.journal.sql import execute, query
+from scheduling.models import CellAutoscaling
+from scheduling.spec.autoscaling.fields import AUTO, Vertical
+
+EVERY_S = 60.0
+# Windows arrive some time after their end. Those that arrive later than this are left out.
+DELAY = dt.timedelta(seconds=120)
+# Jobs that one turn changes at most, and new jobs whose stored usage it reads at most.
+MOST_CHANGES, MOST_NEW = 50, 200
+_ROWS = """
+SELECT a.job_id, a.version, a.rules::text, a.vertical, a.horizontal, a.tasks, a.cpu, a.ram, a.held_until, a.retry_at,
+  a.cpu_weights, a.ram_weights, a.decayed_at, a.first_at, a.wanted_cpu, a.wanted_ram, a.wanted_since, a.oom_at,
+  a.limits_at, j.latency_sensitive,
+  EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = j.id AND u.state = 'open')
+FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
+WHERE j.cell_id = %s AND j.state <> 'dead' AND a.vertical <> '' AND a.version = j.spec_version ORDER BY a.job_id
+"""
+_STORE = """
+UPDATE scheduling_jobautoscaling AS a SET
+  cpu_weights = coalesce(n.cpu_weights, a.cpu_weights), ram_weights = coalesce(n.ram_weights, a.ram_weights),
+  decayed_at = coalesce(n.decayed_at, a.decayed_at), first_at = n.first_at, oom_at = n.oom_at,
+  wanted_cpu = n.wanted_cpu, wanted_ram = n.wanted_ram, wanted_since = n.wanted_since
+FROM unnest(%s::bigint[], %s::bytea[], %s::bytea[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[],
+  %s::bigint[], %s::bigint[], %s::timestamptz[])
+  AS n(job_id, cpu_weights, ram_weights, decayed_at, first_at, oom_at, wanted_cpu, wanted_ram, wanted_since)
+WHERE a.job_id = n.job_id
+"""
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row of `_ROWS`."""
+
+    job_id: int
+    version: int
+    rules: str
+    mode: str
+    horizontal: str
+    tasks: int
+    cpu: int
+    ram: int
+    held_until: dt.datetime | None
+    retry_at: dt.datetime | None
+    cpu_weights: bytes
+    ram_weights: bytes
+    decayed_at: dt.datetime | None
+    first_at: dt.datetime | None
+    wanted_cpu: int | None
+    wanted_ram: int | None
+    wanted_since: dt.datetime | None
+    oom_at: dt.datetime | None
+    limits_at: dt.datetime | None
+    latency_sensitive: bool
+    updating: bool
+
+    @property
+    def vertical(self) -> Vertical:
+        return read_rules(self.rules).vertical or Vertical()
+
+    @property
+    def by_cpu(self) -> bool:
+        """Return whether the number of tasks follows the use of CPU, so that their limit of CPU has to stay."""
+        horizontal = read_rules(self.rules).horizontal
+        return self.horizontal == AUTO and horizontal is not None and horizontal.cpu is not None
+
+
+def limits_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
+    """Store new recommendations of all jobs of a cell with vertical scaling. Return the changes that are due, the most
+    urgent ones first. Does nothing if the last turn was less than `EVERY_S` ago.
+    """
+    with transaction.atomic():
+        progress = CellAutoscaling.objects.select_for_update(skip_locked=True).filter(pk=cell_id).first()
+        if progress is None:
+            return []
+        until = now - DELAY
+        if progress.folded_until is not None and (until - progress.folded_until).total_seconds() < EVERY_S:
+            return []
+        rows = [_Row(*row) for row in query(_ROWS, [cell_id])]
+        changes = _recommend(rows, progress.folded_until or until, until, now) if rows else []
+        CellAutoscaling.objects.filter(pk=cell_id).update(folded_until=until)
+    return changes
+
+
+def _recommend(rows: Sequence[_Row], after: dt.datetime, until: dt.datetime, now: dt.datetime) -> list[Change]:
+    cpu = histograms.unpack([row.cpu_weights for row in rows], CPU_BUCKETS)
+    ram = histograms.unpack([row.ram_weights for row in rows], RAM_BUCKETS)
+    half_life_s = np.array([row.vertical.half_life_s for row in rows])
+    passed_s = np.array([_since(row.decayed_at, until) or 0.0 for row in rows])
+    histograms.decay(cpu, passed_s, half_life_s)
+    histograms.decay(ram, passed_s, half_life_s)
+    fresh = _add_windows(rows, cpu, ram, after, until)
+    facts = tasks_read([row.job_id for row in rows])
+    _add_kills(rows, ram, facts, fresh)
+    rules = rules_of([(row.vertical, row.latency_sensitive) for row in rows])
+    limits = np.array([(row.cpu, row.ram) for row in rows], dtype=np.int64)
+    wanted = vertical_rules.recommended(cpu, ram, rules)
+    enough = np.array([_enough(row, now) for row in rows])
+    wanted[~enough] = 0.0
+    wanted[np.array([row.by_cpu for row in rows]), 0] = 0.0
+    target = vertical_rules.bounded(wanted, facts.reserved, rules, limits)
+    since_s = np.array([_since(row.limits_at, now) or np.inf for row in rows])
+    oom = np.array([_out_of_memory(row) for row in rows])
+    decided = vertical_rules.decide(limits, target, rules, since_s=since_s, oom=oom)
+    _store(rows, cpu, ram, fresh, decided, np.where(enough[:, None], target, 0), until, now)
+    return _changes(rows, decided, oom, now)
+
+
+def _add_windows(rows: Sequence[_Row], cpu: Weights, ram: Weights, after: dt.datetime, until: dt.datetime) -> Bools:
+    """Add the new windows to the histograms: those since the last turn, and for new jobs all that are stored. Return
+    for which rows there are new ones.
+    """
+    old = [place for place, row in enumerate(rows) if row.decayed_at is not None]
+    new = [place for place, row in enumerate(rows) if row.decayed_at is None][:MOST_NEW]
+    fresh = np.zeros(len(rows), dtype=np.bool_)
+    for places, begin in ((old, after), (new, until - dt.timedelta(days=400))):
+        read = windows_read(_measured([rows[place] for place in places]), after=begin, until=until)
+        _add(rows, places, read, cpu, ram, fresh)
+    fresh[new] = True  # so that their stored usage is not read again
+    return fresh
+
+
+def _measured(rows: Sequence[_Row]) -> MeasuredJobs:
+    return MeasuredJobs(
+        [row.job_id for row in rows],
+        [row.vertical.half_life_s for row in rows],
+        [row.latency_sensitive for row in rows],
+    )
+
+
+def _add(rows: Sequence[_Row], places: Sequence[int], read: NewUse, cpu: Weights, ram: Weights, fresh: Bools) -> None:
+    at = np.array(places, dtype=np.int64)
+    cpu[at] += read.cpu
+    ram[at] += read.ram
+    for place, first in zip(places, read.first_at, strict=True):
+        if first is not None:
+            fresh[place] = True
+            row = rows[place]
+            row.first_at = first if row.first_at is None else min(row.first_at, first)
+
+
+def _add_kills(rows: Sequence[_Row], ram: Weights, facts: TaskFacts, fresh: Bools) -> None:
+    """Count a task that ran out of memory since the last turn as use above its limit."""
+    for place, (row, oom_at) in enumerate(zip(rows, facts.oom_at, strict=True)):
+        if oom_at is None or (row.oom_at is not None and oom_at <= row.oom_at):
+            continue
+        used = np.array([row.ram * vertical_rules.OOM_FACTOR])
+        ram[place, RAM_BUCKETS.of(used)[0]] += 1.0
+        row.oom_at = oom_at
+        fresh[place] = True
+
+
+def _enough(row: _Row, now: dt.datetime) -> bool:
+    """Return whether enough usage is known for a recommendation. A task that ran out of memory is enough."""
+    since = _since(row.first_at, now)
+    return (since is not None and since >= row.vertical.history_s) or _out_of_memory(row)
+
+
+def _out_of_memory(row: _Row) -> bool:
+    return row.oom_at is not None and (row.limits_at is None or row.oom_at > row.limits_at)
+
+
+def _since(at: dt.datetime | None, now: dt.datetime) -> float | None:
+    return None if at is None else (now - at).total_seconds()
+
+
+def _store(
+    rows: Sequence[_Row],
+    cpu: Weights,
+    ram: Weights,
+    fresh: Bools,
+    decided: LimitChanges,
+    target: Ints,
+    until: dt.datetime,
+    now: dt.datetime,
+) -> None:
+    """Write what has changed. Histograms without new measurements stay: they decay by their time."""
+    new: list[tuple[Any, ...]] = []
+    for place, row in enumerate(rows):
+        wanted = tuple(int(value) or None for value in target[place])
+        since = (row.wanted_since or now) if decided.differs[place] else None
+        if not fresh[place] and (*wanted, since) == (row.wanted_cpu, row.wanted_ram, row.wanted_since):
+            continue
+        weights: tuple[Any, ...] = (None, None, None)
+        if fresh[place]:
+            weights = (*histograms.pack(cpu[place : place + 1]), *histograms.pack(ram[place : place + 1]), until)
+        new.append((row.job_id, *weights, row.first_at, row.oom_at, *wanted, since))
+    if new:
+        execute(_STORE, [list(column) for column in zip(*new, strict=True)])
+
+
+def _changes(rows: Sequence[_Row], decided: LimitChanges, oom: Bools, now: dt.datetime) -> list[Change]:
+    """Return the due changes, at most `MOST_CHANGES`: first of jobs with tasks out of memory, then of those that need
+    more, then of those that free most.
+    """
+    found: list[tuple[tuple[bool, bool, float], Change]] = []
+    for place in np.flatnonzero(decided.due).tolist():
+        row = rows[place]
+        waits = (row.held_until, row.retry_at)
+        if row.mode != AUTO or row.updating or any(at is not None and at > now for at in waits):
+            continue
+        cpu, ram = (int(value) for value in decided.limits[place])
+        freed = row.tasks * max((row.cpu - cpu) / max(row.cpu, 1), (row.ram - ram) / max(row.ram, 1))
+        values = ScaledValues(row.tasks, cpu, ram)
+        reason = format_reason(values, (row.cpu, row.ram), oom=bool(oom[place]))
+        urgency = (not oom[place], cpu <= row.cpu and ram <= row.ram, -freed)
+        found.append((urgency, Change(row.job_id, row.version, values, reason, {"limits_at": now})))
+    found.sort(key=lambda pair: pair[0])
+    return [change for _, change in found[:MOST_CHANGES]]
+
+
+def format_reason(values: ScaledValues, before: tuple[int, int], *, oom: bool) -> str:
+    """Return the reason of a change of limits, for the journal."""
+    parts = [
+        f"{name} from {describe(index, old)} to {describe(index, new)}"
+        for name, index, old, new in (("CPU", CPU, before[0], values.cpu), ("RAM", RAM, before[1], values.ram))
+        if old != new
+    ]
+    why = "because a task ran out of memory" if oom else "by measured use"
+    return f"autoscaler: limit of {' and of '.join(parts)}, {why}"

@@ -1,0 +1,396 @@
+"""Tests of the autoscaler on real PostgreSQL and Redis: recommendations, changes, and who wins."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pytest
+from django.utils import timezone
+
+from quota.models import Quota
+from quota.vocabulary.errors import Conflict
+from quota.vocabulary.permissions import Role
+from scheduling.autoscaling.accepting import accepted_spec
+from scheduling.autoscaling.changes import ME
+from scheduling.autoscaling.rows import rows_repair
+from scheduling.autoscaling.selectors import recommendation_of
+from scheduling.autoscaling.turns import autoscale
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.jobs import updates
+from scheduling.jobs.actions.scale import job_scale
+from scheduling.jobs.submit_and_kill import job_kill
+from scheduling.journal import wakeups
+from scheduling.models import CellAutoscaling, Event, Job, JobAutoscaling, JobSpec, Task, Update
+from scheduling.usage import live_usage
+from tests.integration import rows, world
+from tests.integration.usage_rows import store_usage
+
+pytestmark = pytest.mark.django_db(transaction=True)
+MIB = 2**20
+VERTICAL = {"vertical": {"mode": "auto", "history_s": 3600, "every_s": 60}}
+HORIZONTAL = {"horizontal": {"max": 6, "cpu": 0.5, "window_s": 5, "up_s": 0, "down_s": 60}}
+
+
+def a_file(rules: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    file = world.with_task(limit={"cpu": 1, "ram": "1Gi", "disk": "64Mi"})
+    return file | {"autoscale": rules} | changes
+
+
+@pytest.fixture
+def submit(cell, ann, machine):
+    """Return a function that submits a job with rules, and brings its tasks up."""
+
+    def submit(rules: dict[str, Any], **changes: Any) -> Job:
+        job = world.submit(ann, cell, a_file(rules, **changes))
+        world.bring_up(job, machine)
+        return job
+
+    return submit
+
+
+def used(job: Job, *, cpu: int = 200, ram: int = 100 * MIB, hours: int = 3) -> None:
+    """Store usage of all tasks of a job in the last hours."""
+    begin = timezone.now() - dt.timedelta(hours=hours)
+    for index in range(job.tasks_total):
+        store_usage(job, index, begin, cpu_milli=cpu, ram_bytes=ram, windows=hours * 12 - 1)
+
+
+def loaded(job: Job, cpu_milli: int, *, tasks: int | None = None) -> None:
+    """Store the present use of CPU of each running task of a job in Redis, as a shard does."""
+    running = list(Task.objects.filter(job=job, state="running").order_by("index")[:tasks])
+    rows = np.zeros(len(running), dtype=live_usage.SAMPLE)
+    seconds, micros = wakeups.client().time()
+    rows["task_id"] = [task_id(job.id, task.index) for task in running]
+    rows["at"], rows["cpu_milli"], rows["processes"] = seconds + micros / 1e6, cpu_milli, 1
+    wakeups.client().hset(f"borg:usage:{job.cell_id}", "1", rows.tobytes())
+
+
+def turn(job: Job) -> int:
+    """Take a turn now, however long ago the last one was, and let the updates of jobs proceed."""
+    CellAutoscaling.objects.filter(cell=job.cell).update(turned_at=None)
+    minute = CellAutoscaling.objects.filter(cell=job.cell, folded_until__isnull=False)
+    for row in minute:
+        row.folded_until -= dt.timedelta(seconds=61)
+        row.save()
+    done = autoscale(job.cell_id)
+    assert done.taken
+    updates.updates_advance(job.cell_id)
+    return done.changed
+
+
+def values(job: Job) -> tuple[int, int, int]:
+    spec = updates.spec_of(Job.objects.select_related("cell").get(pk=job.pk))
+    return spec.tasks, spec.base.limit[0], spec.base.limit[1]
+
+
+def later(job: Job, seconds: float, *columns: str) -> None:
+    """Move times of the job's row into the past."""
+    row = JobAutoscaling.objects.get(job=job)
+    for name in columns:
+        if getattr(row, name) is not None:
+            setattr(row, name, getattr(row, name) - dt.timedelta(seconds=seconds))
+    row.save(update_fields=list(columns))
+
+
+def test_a_cell_without_rules_is_left_alone(cell, ann) -> None:
+    world.submit(ann, cell, world.a_file())
+    assert not autoscale(cell.id).live
+    assert not CellAutoscaling.objects.exists()
+
+
+def test_limits_follow_measured_use_without_a_restart(submit) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    assert turn(job) == 1
+    assert values(job) == (3, 500, 512 * MIB), "halved at most"
+    tasks = Task.objects.filter(job=job)
+    assert set(tasks.values_list("incarnation", "spec_version")) == {(1, 2)}, "no task was restarted"
+    version = JobSpec.objects.get(job=job, version=2)
+    assert version.actor == ME.name
+    changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
+    assert changed.data["reason"] == (
+        "autoscaler: limit of CPU from 1 core to 0.5 cores and of RAM from 1 GiB to 512 MiB, by measured use"
+    )
+    assert turn(job) == 0, "the next change comes later"
+    later(job, 60, "limits_at")
+    assert turn(job) == 1
+    assert values(job) == (3, 250, 256 * MIB)
+
+
+def test_a_recommendation_changes_nothing_and_says_what_it_saves(submit) -> None:
+    job = submit({"vertical": {"history_s": 3600}})
+    used(job)
+    assert turn(job) == 0
+    found = recommendation_of(Job.objects.select_related("cell").get(pk=job.pk))
+    assert found.available
+    assert found.wanted.tasks == 3
+    assert 220 <= found.wanted.cpu <= 250
+    assert 115 * MIB <= found.wanted.ram <= 125 * MIB
+    assert found.saves > 0
+    assert values(job) == (3, 1000, 1024 * MIB)
+
+
+def test_too_short_a_history_recommends_nothing(submit) -> None:
+    job = submit({"vertical": {"mode": "auto", "history_s": 4 * 3600}})
+    used(job)
+    assert turn(job) == 0
+    assert JobAutoscaling.objects.get(job=job).wanted_cpu is None
+
+
+def test_each_window_counts_once(submit) -> None:
+    job = submit(VERTICAL | {"vertical": VERTICAL["vertical"] | {"mode": "recommend"}})
+    used(job)
+    turn(job)
+    first = JobAutoscaling.objects.get(job=job)
+    turn(job)
+    turn(job)
+    again = JobAutoscaling.objects.get(job=job)
+    assert bytes(again.ram_weights) == bytes(first.ram_weights)
+    assert np.frombuffer(first.ram_weights, "<f4").sum() == pytest.approx(3 * 34, rel=0.1), "they have decayed a little"
+
+
+def test_a_task_out_of_memory_raises_the_limit_at_once(submit) -> None:
+    job = submit(VERTICAL | {"vertical": VERTICAL["vertical"] | {"every_s": 3600}})
+    used(job, ram=900 * MIB, cpu=900)
+    assert turn(job) == 0
+    exit_ = {"cause": "out-of-memory", "at": timezone.now().timestamp(), "signal": 9}
+    Task.objects.filter(job=job, index=1).update(exit=exit_)
+    assert turn(job) == 1
+    tasks, cpu, ram = values(job)
+    assert (tasks, cpu) == (3, 1000)
+    assert 1024 * 1.2 * MIB <= ram <= 2048 * MIB
+    changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
+    assert changed.data["reason"].endswith("because a task ran out of memory")
+    assert turn(job) == 0, "the same end counts once"
+
+
+def test_limits_never_fall_below_reservations(submit) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    Task.objects.filter(job=job, index=2).update(reservation=[800, 700 * MIB, 0, 0, 0, 1])
+    assert turn(job) == 1
+    assert values(job) == (3, 800, 700 * MIB)
+
+
+def test_bounds_of_the_job_file_hold(submit) -> None:
+    rules = VERTICAL["vertical"] | {"min": {"cpu": "700m"}, "max": {"ram": "600Mi"}}
+    job = submit({"vertical": rules})
+    used(job)
+    turn(job)
+    assert values(job) == (3, 700, 512 * MIB)
+
+
+def test_nothing_changes_during_an_update_of_a_user(submit, ann, cell) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    file = a_file(VERTICAL)
+    file["task"] = file["task"] | {"command": ["other"]}
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
+    assert Update.objects.filter(job=job, state="open").exists()
+    assert turn(job) == 0
+    assert values(job) == (3, 1000, 1024 * MIB)
+
+
+def test_tasks_follow_the_use_of_cpu_up_and_down(submit, machine) -> None:
+    job = submit(HORIZONTAL)
+    loaded(job, 900)
+    assert turn(job) == 1
+    assert values(job)[0] == 6, "3 tasks that use 0.9 of 1 core need 5.4 tasks at 0.5"
+    world.bring_up(job, machine)
+    changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
+    assert changed.data["reason"] == "autoscaler: 3 to 6 tasks, because the load needs 5.4 tasks at its target"
+    later(job, 3600, "needed_at", "tasks_at")
+    loaded(job, 100)
+    assert turn(job) == 0, "fewer tasks must be enough for a while"
+    later(job, 61, "low_since")
+    assert turn(job) == 1
+    assert values(job)[0] == 2
+    assert Task.objects.filter(job=job, state="running").count() == 2
+
+
+def test_without_usage_no_task_is_added_or_removed(submit) -> None:
+    job = submit(HORIZONTAL)
+    later_turns = [turn(job) for _ in range(3)]
+    assert later_turns == [0, 0, 0]
+    assert JobAutoscaling.objects.get(job=job).wanted_tasks == 3
+
+
+def test_a_schedule_sets_the_number_of_tasks(submit) -> None:
+    now = timezone.now() - dt.timedelta(minutes=2)
+    line = {"at": f"{now.minute} {now.hour} * * *", "tasks": 5}
+    job = submit({"horizontal": {"max": 6, "schedule": [line], "up_s": 0}})
+    assert turn(job) == 1
+    assert values(job)[0] == 5
+    changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
+    assert changed.data["reason"] == "autoscaler: 3 to 5 tasks, by schedule"
+
+
+def test_a_rejection_by_quota_is_recorded_once_and_tried_again_later(submit, cell) -> None:
+    job = submit(HORIZONTAL)
+    Quota.objects.update(amounts=[3000, 2**40, 2**40, 0, 0, 1000])
+    loaded(job, 900)
+    assert turn(job) == 0
+    row = JobAutoscaling.objects.get(job=job)
+    assert row.limited_code == "quota-exceeded"
+    assert row.retry_at is not None
+    rejected = Event.objects.filter(kind="job.rejected")
+    assert rejected.count() == 1
+    assert turn(job) == 0
+    assert JobAutoscaling.objects.get(job=job).retry_at == row.retry_at, "it was not tried again"
+    later(job, 120, "retry_at", "limited_since")
+    assert turn(job) == 0
+    again = JobAutoscaling.objects.get(job=job)
+    assert (again.retry_at - timezone.now()).total_seconds() > 90, "the next try comes later than the one before"
+    assert rejected.count() == 1
+    Quota.objects.update(amounts=[30_000, 2**40, 2**40, 0, 0, 1000])
+    later(job, 3600, "retry_at")
+    assert turn(job) == 1
+    assert JobAutoscaling.objects.get(job=job).limited_code == ""
+
+
+def test_a_change_by_a_user_wins_and_holds_the_autoscaler(submit, ann) -> None:
+    job = submit(HORIZONTAL)
+    loaded(job, 900)
+    turn(job)
+    assert values(job)[0] == 6
+    job_scale(principal=ann, job=Job.objects.select_related("cell", "tenant").get(pk=job.pk), tasks=2)
+    updates.updates_advance(job.cell_id)
+    loaded(job, 2000)
+    assert turn(job) == 0
+    row = JobAutoscaling.objects.get(job=job)
+    assert row.own_tasks == 2
+    assert row.held_until is not None
+    later(job, 60, "held_until")
+    later(job, 60, "tasks_at")
+    assert turn(job) == 1
+
+
+def test_a_job_that_is_changed_meanwhile_is_left_alone(submit, ann, cell) -> None:
+    job = submit(HORIZONTAL)
+    turn(job)
+    loaded(job, 900)
+    JobSpec.objects.filter(job=job).update(actor="someone")
+    Job.objects.filter(pk=job.pk).update(spec_version=1)
+    JobAutoscaling.objects.filter(job=job).update(version=1)
+    file = a_file(HORIZONTAL, labels={"a": "b"})
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
+    assert turn(job) == 1, "the row follows the new version first"
+    assert values(job)[0] == 6
+    assert updates.spec_of(Job.objects.select_related("cell").get(pk=job.pk)).labels == {"a": "b"}
+
+
+def test_missing_rows_are_created_and_those_of_ended_jobs_deleted(submit, cell, ann) -> None:
+    job, other = submit(VERTICAL), world.submit(ann, cell, a_file(HORIZONTAL, name="other"))
+    JobAutoscaling.objects.filter(job=job).delete()
+    job_kill(principal=ann, job=other)
+    assert rows_repair(cell.id) == 1
+    assert list(JobAutoscaling.objects.values_list("job_id", flat=True)) == [job.id]
+
+
+def test_rules_that_are_removed_end_the_scaling(submit, ann, cell) -> None:
+    job = submit(VERTICAL)
+    turn(job)
+    file = a_file({})
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
+    turn(job)
+    assert not JobAutoscaling.objects.exists()
+
+
+def test_two_processes_do_not_take_the_same_turn(submit, cell) -> None:
+    submit(VERTICAL)
+    assert autoscale(cell.id).taken
+    assert not autoscale(cell.id).taken
+
+
+def test_accepting_needs_a_recommendation(submit, ann) -> None:
+    job = submit({"vertical": {}})
+    turn(job)
+    with pytest.raises(Conflict) as error:
+        accepted_spec(Job.objects.select_related("cell", "tenant").get(pk=job.pk))
+    assert error.value.code == "no-recommendation"
+
+
+class TestDoors:
+    @pytest.fixture
+    def client(self, tenant):
+        return world.bearer(world.a_user("ann", tenant=tenant, role=Role.OPERATOR))
+
+    def path(self, job: Job, verb: str = "autoscaling/") -> str:
+        return f"/api/v1/cells/{job.cell.name}/jobs/ubar/{job.name}/{verb}"
+
+    def test_a_file_from_git_keeps_the_number_of_tasks(self, submit, client) -> None:
+        job = submit(HORIZONTAL)
+        loaded(job, 900)
+        turn(job)
+        answer = client.put(self.path(job, ""), a_file(HORIZONTAL), content_type="application/json").json()
+        assert answer["outcome"] == "unchanged"
+        plan = client.post(self.path(job, "plan/"), a_file(HORIZONTAL), content_type="application/json").json()
+        assert plan["outcome"] == "unchanged"
+        answer = client.post(f"/api/v1/cells/{job.cell.name}/jobs/", a_file(HORIZONTAL), "application/json").json()
+        assert answer["outcome"] == "unchanged"
+        other = a_file(HORIZONTAL, labels={"a": "b"})
+        assert client.put(self.path(job, ""), other, content_type="application/json").json()["outcome"] == "updated"
+        assert values(job)[0] == 6
+        answer = client.put(self.path(job, ""), a_file(HORIZONTAL, tasks=2), content_type="application/json").json()
+        assert answer["outcome"] == "updated"
+        assert values(job)[0] == 2, "a number that has changed in the file wins"
+
+    def test_a_file_from_git_keeps_the_limits(self, submit, client) -> None:
+        job = submit(VERTICAL)
+        used(job)
+        turn(job)
+        answer = client.put(self.path(job, ""), a_file(VERTICAL), content_type="application/json").json()
+        assert answer["outcome"] == "unchanged"
+        off = a_file({"vertical": {"mode": "off"}})
+        assert client.put(self.path(job, ""), off, content_type="application/json").json()["outcome"] == "updated"
+        assert values(job) == (3, 1000, 1024 * MIB), "without the autoscaler, the values of the file apply"
+
+    def test_a_recommendation_is_shown_and_accepted(self, submit, client) -> None:
+        job = submit({"vertical": {"history_s": 3600}})
+        used(job)
+        turn(job)
+        found = client.get(self.path(job)).json()
+        assert (found["vertical"], found["horizontal"], found["available"]) == ("recommend", "off", True)
+        assert found["saves_per_month"] > 0
+        rehearsed = client.post(self.path(job, "autoscaling/accept/?dry_run=true")).json()
+        assert (rehearsed["outcome"], values(job)[1]) == ("updated", 1000)
+        answer = client.post(self.path(job, "autoscaling/accept/")).json()
+        assert answer["tasks"]["in_place"] == 3
+        assert values(job)[1] == found["wanted"]["cpu"]
+
+    def test_a_simulation_uses_the_recorded_usage(self, submit, client) -> None:
+        job = submit({})
+        used(job, hours=6)
+        found = client.post(self.path(job, "autoscaling/simulate/"), {}, content_type="application/json").json()
+        assert found["horizontal"] is None
+        vertical = found["vertical"]
+        assert vertical["slack"]["cpu"] == pytest.approx(0.8)
+        assert vertical["slack_after"]["cpu"] < 0.7
+        assert vertical["oom_task_days"] == 0
+        assert vertical["saves_per_month"] > 0
+        rules = {"autoscale": {"horizontal": {"max": 5, "cpu": 0.5}}}
+        found = client.post(self.path(job, "autoscaling/simulate/"), rules, content_type="application/json").json()
+        assert found["vertical"] is None
+        assert found["horizontal"]["tasks_after"] < found["horizontal"]["tasks"]
+
+    def test_a_simulation_with_wrong_rules_names_the_field(self, submit, client) -> None:
+        job = submit({})
+        used(job)
+        rules = {"autoscale": {"horizontal": {"max": 5}}}
+        answer = client.post(self.path(job, "autoscaling/simulate/"), rules, content_type="application/json")
+        assert answer.status_code == 422
+        assert "autoscale.horizontal" in answer.json()["fields"]
+
+    def test_a_simulation_without_usage_is_rejected(self, submit, client) -> None:
+        job = submit({})
+        answer = client.post(self.path(job, "autoscaling/simulate/"), {}, content_type="application/json")
+        assert (answer.status_code, answer.json()["code"]) == (409, "no-usage")
+
+    def test_other_tenants_see_nothing(self, submit) -> None:
+        job = submit(VERTICAL)
+        eve = world.bearer(world.a_user("eve", tenant=rows.a_tenant("other")))
+        for verb in ("autoscaling/", "autoscaling/accept/", "autoscaling/simulate/"):
+            method = eve.get if verb == "autoscaling/" else eve.post
+            assert method(self.path(job, verb)).status_code == 404

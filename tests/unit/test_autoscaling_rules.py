@@ -1,0 +1,230 @@
+"""Tests of the pure rules of the autoscaler: histograms, limits, numbers of tasks, metrics and replays."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import msgspec
+import numpy as np
+import pytest
+
+from scheduling.autoscaling.rules import histograms, vertical_rules
+from scheduling.autoscaling.rules.histograms import CPU_BUCKETS, RAM_BUCKETS
+from scheduling.autoscaling.rules.horizontal_rules import Load, ScaleState, decide, scheduled_tasks
+from scheduling.autoscaling.rules.metric_text import metric_value
+from scheduling.autoscaling.rules.replay import STEP_S, RecordedUse, replay_limits, replay_tasks
+from scheduling.autoscaling.rules.vertical_rules import BATCH, LimitRules
+from scheduling.spec.autoscaling.fields import Horizontal, ScheduledTasks
+
+MIB = 2**20
+
+
+def weights_of(values: list[float], buckets: histograms.Buckets) -> histograms.Weights:
+    result = histograms.empty(1, buckets)
+    np.add.at(result, (0, buckets.of(np.array(values))), 1.0)
+    return result
+
+
+def rules(jobs: int = 1, *, low=(0.0, 0.0), high=(np.inf, np.inf), every_s: float = 3600.0) -> LimitRules:
+    return LimitRules((BATCH,) * jobs, np.array([low] * jobs), np.array([high] * jobs), np.full(jobs, every_s))
+
+
+def test_a_bucket_ends_at_most_five_percent_above_its_values() -> None:
+    values = np.geomspace(5, 1_000_000, 2_000)
+    ends = CPU_BUCKETS.ends[CPU_BUCKETS.of(values)]
+    assert (ends >= values * (1 - 1e-9)).all()
+    assert (ends <= values * 1.05 * (1 + 1e-9)).all()
+
+
+def test_values_outside_of_the_buckets_are_in_the_first_and_the_last_one() -> None:
+    assert CPU_BUCKETS.of(np.array([0.0, 1e12])).tolist() == [0, CPU_BUCKETS.number - 1]
+
+
+def test_percentiles_leave_out_the_largest_values() -> None:
+    weights = weights_of([100.0] * 95 + [1000.0] * 5, CPU_BUCKETS)
+    at = [float(histograms.percentiles(weights, np.array([share]), CPU_BUCKETS)[0]) for share in (0.5, 0.95, 0.96)]
+    assert at[:2] == pytest.approx([100, 100], rel=0.05)
+    assert at[2] == pytest.approx(1000, rel=0.05)
+
+
+def test_a_peak_counts_until_it_has_decayed_however_many_other_values_there_are() -> None:
+    weights = weights_of([64.0 * MIB] * 1000 + [512.0 * MIB], RAM_BUCKETS)
+    least = np.array([2.0**-3])
+    half_life_s = np.array([3600.0])
+    histograms.decay(weights, np.array([3 * 3600.0]), half_life_s)
+    assert histograms.peaks(weights, least, RAM_BUCKETS)[0] == pytest.approx(512 * MIB, rel=0.05)
+    histograms.decay(weights, np.array([600.0]), half_life_s)
+    assert histograms.peaks(weights, least, RAM_BUCKETS)[0] == pytest.approx(64 * MIB, rel=0.05)
+
+
+def test_an_empty_histogram_recommends_nothing() -> None:
+    cpu, ram = histograms.empty(1, CPU_BUCKETS), histograms.empty(1, RAM_BUCKETS)
+    assert vertical_rules.recommended(cpu, ram, rules()).tolist() == [[0.0, 0.0]]
+    limits = np.array([[1000, 64 * MIB]])
+    assert vertical_rules.bounded(np.zeros((1, 2)), np.zeros((1, 2)), rules(), limits).tolist() == limits.tolist()
+
+
+def test_stored_histograms_are_read_again() -> None:
+    weights = weights_of([10.0, 20.0], CPU_BUCKETS)
+    assert (histograms.unpack(histograms.pack(weights), CPU_BUCKETS) == weights).all()
+    assert not histograms.unpack([b"", b"short"], CPU_BUCKETS).any()
+
+
+def test_limits_stay_above_what_reclamation_knows_and_within_the_bounds() -> None:
+    limits, wanted = np.array([[1000, 1024 * MIB]]), np.array([[100.0, 100.0 * MIB]])
+    floor = np.array([[400.0, 300.0 * MIB]])
+    assert vertical_rules.bounded(wanted, floor, rules(), limits).tolist() == [[400, 300 * MIB]]
+    bounds = rules(low=(500.0, 0.0), high=(np.inf, 200.0 * MIB))
+    assert vertical_rules.bounded(wanted, floor, bounds, limits).tolist() == [[500, 200 * MIB]]
+
+
+@pytest.mark.parametrize(
+    ("target", "since_s", "oom", "expected"),
+    [
+        pytest.param((1000, 950), 9e9, False, None, id="a small difference"),
+        pytest.param((400, 1024), 3599, False, None, id="falls too early"),
+        pytest.param((600, 1024), 3600, False, (600, 1024), id="falls"),
+        pytest.param((100, 1024), 3600, False, (500, 1024), id="falls at most by half"),
+        pytest.param((1300, 1024), 299, False, None, id="rises too early"),
+        pytest.param((1300, 1024), 300, False, (1300, 1024), id="rises earlier than it falls"),
+        pytest.param((9000, 1024), 300, False, (2000, 1024), id="rises at most to the double"),
+        pytest.param((400, 1300), 300, False, (1000, 1300), id="what may not fall yet stays"),
+        pytest.param((1000, 1040), 1, True, (1000, 1040), id="rises at once after it ran out of memory"),
+    ],
+)
+def test_limits_change_by_bounded_steps(target, since_s: float, oom: bool, expected) -> None:
+    limits = np.array([[1000, 1024 * MIB]])
+    wanted = np.array([[target[0], target[1] * MIB]])
+    decided = vertical_rules.decide(limits, wanted, rules(), since_s=np.array([since_s]), oom=np.array([oom]))
+    assert decided.due.tolist() == [expected is not None]
+    if expected is not None:
+        assert decided.limits.tolist() == [[expected[0], expected[1] * MIB]]
+
+
+def follow(
+    loads: list[float | None], tasks: int, settings: Horizontal, *, every_s: float = 5.0, scheduled: int | None = None
+) -> list[int]:
+    """Return the number of tasks after each load."""
+    state, found = ScaleState(), []
+    for place, load in enumerate(loads):
+        measured = None if load is None else Load(load)
+        decision = decide(state, tasks, measured, scheduled, settings, now=1e9 + place * every_s)
+        state, tasks = decision.state, decision.tasks
+        found.append(tasks)
+    return found
+
+
+def test_tasks_are_added_at_once_and_removed_when_fewer_have_been_enough_for_some_time() -> None:
+    settings = Horizontal(max=10, cpu=0.5, window_s=5.0, up_s=0.0, down_s=60.0)
+    up = follow([6.0] * 20, 2, settings)
+    assert up[-1] == 6
+    assert up[0] == 6
+    down = follow([6.0] * 3 + [2.0] * 40, 6, settings)
+    first_low = next(place for place, tasks in enumerate(down) if tasks < 6)
+    assert first_low * 5 >= 15 + 60
+    assert down[-1] == 2
+
+
+def test_a_short_dip_removes_no_task() -> None:
+    settings = Horizontal(max=10, cpu=0.5, window_s=5.0, down_s=60.0)
+    assert set(follow(([6.0] * 10 + [1.0] * 8) * 5, 6, settings)) == {6}
+
+
+def test_differences_within_the_tolerance_change_nothing() -> None:
+    settings = Horizontal(max=20, cpu=0.5, tolerance=0.1, up_s=0.0, down_s=0.0)
+    assert set(follow([10.9, 9.1] * 10, 10, settings)) == {10}
+
+
+def test_one_change_adds_at_most_as_many_tasks_as_there_are() -> None:
+    settings = Horizontal(max=1000, cpu=0.5, window_s=5.0, up_s=0.0)
+    assert follow([900.0] * 4, 10, settings) == [20, 40, 80, 160]
+
+
+def test_an_unknown_load_changes_nothing() -> None:
+    settings = Horizontal(max=10, cpu=0.5, down_s=0.0)
+    assert set(follow([None] * 20, 6, settings)) == {6}
+
+
+def test_unmeasured_tasks_count_as_busy_before_tasks_are_removed() -> None:
+    settings = Horizontal(max=10, cpu=0.5, down_s=0.0, up_s=0.0)
+    decision = decide(ScaleState(), 6, Load(2.0, unmeasured=4), None, settings, now=1e9)
+    assert decision.tasks == 6
+
+
+def test_the_schedule_is_a_lower_bound_of_the_load() -> None:
+    settings = Horizontal(max=10, cpu=0.5, down_s=0.0, up_s=0.0, schedule=(ScheduledTasks("0 8 * * *", 4),))
+    assert follow([1.0] * 3, 4, settings, scheduled=4) == [4, 4, 4]
+    assert follow([1.0] * 3, 2, settings, scheduled=4)[-1] == 4
+
+
+def test_a_schedule_follows_its_time_zone_over_the_change_of_clocks() -> None:
+    lines = (ScheduledTasks("0 8 * * *", 10, "Europe/Berlin"), ScheduledTasks("0 20 * * *", 2, "Europe/Berlin"))
+    summer, winter = dt.datetime(2026, 10, 24, 6, 30, tzinfo=dt.UTC), dt.datetime(2026, 10, 25, 6, 30, tzinfo=dt.UTC)
+    assert scheduled_tasks(lines, summer) == (10, dt.datetime(2026, 10, 24, 18, tzinfo=dt.UTC))
+    assert scheduled_tasks(lines, winter) == (2, dt.datetime(2026, 10, 25, 7, tzinfo=dt.UTC))
+
+
+def test_a_schedule_without_a_past_time_says_nothing_yet() -> None:
+    line = (ScheduledTasks("0 0 1 1 *", 10),)
+    assert scheduled_tasks(line, dt.datetime(2026, 6, 1, tzinfo=dt.UTC))[0] is None
+
+
+TEXT = """# HELP jobs Jobs in queues.
+# TYPE jobs gauge
+jobs{queue="mail",zone="a"} 7
+jobs{queue="mail",zone="b"} 5 1700000000000
+jobs{queue="other"} 100
+jobs_total 9
+broken
+depth 3.5e1
+bad NaN
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value"),
+    [("jobs", 112.0), ('jobs{queue="mail"}', 12.0), ("depth", 35.0), ("missing", None), ("bad", None)],
+)
+def test_a_metric_is_read_from_the_text_format(wanted: str, value: float | None) -> None:
+    assert metric_value(TEXT, wanted) == value
+
+
+def recorded(cpu: float, ram: float, *, days: int = 3, tasks: int = 2) -> RecordedUse:
+    size = (1, tasks, days * 288)
+    return RecordedUse(np.full(size, cpu), np.full(size, cpu), np.full(size, ram))
+
+
+def test_a_replay_lowers_the_slack_of_idle_tasks_and_kills_none() -> None:
+    use = recorded(200.0, 100.0 * MIB)
+    limits = np.array([[2000, 1024 * MIB]])
+    arguments = (use, limits, rules(), np.array([86_400.0]), np.array([86_400.0]))
+    before, after = (replay_limits(*arguments, fixed=fixed) for fixed in (True, False))
+    assert before.slack.tolist() == pytest.approx([0.9, 1 - 100 / 1024])
+    assert (after.slack < before.slack).all()
+    assert after.oom_days.tolist() == [0]
+    used = np.array([200 * 1.05, 100 * 1.15 * MIB])
+    assert (after.last[0] >= used).all()
+    assert (after.last[0] <= used * 1.05 / 0.85 + np.array([10, MIB])).all(), "a bucket, and what is no change"
+    assert all(step >= 287 for step, *_ in after.changes[0]), "the first day is history"
+
+
+def test_a_replay_raises_the_limit_of_a_task_that_runs_out_of_memory() -> None:
+    use = recorded(100.0, 300.0 * MIB, days=1)
+    result = replay_limits(use, np.array([[100, 256 * MIB]]), rules(), np.array([86_400.0]), np.array([86_400.0]))
+    assert result.oom_days.tolist() == [2], "one day of each of the two tasks"
+    assert [step for step, *_ in result.changes[0]] == [0]
+    assert result.last[0, 1] > 300 * MIB
+
+
+def test_a_replay_of_the_number_of_tasks_follows_the_load() -> None:
+    needed = np.concatenate([np.full(20, 2.0), np.full(20, 8.0), np.full(20, 2.0)])
+    settings = Horizontal(max=10, cpu=0.5, window_s=300.0, up_s=0.0, down_s=600.0)
+    result = replay_tasks(needed, [None] * 60, 2, settings, begins_at=1e9)
+    assert result.tasks[[10, 39, 59]].tolist() == [2, 8, 2]
+    assert 0 < result.beyond < 0.2
+
+
+def test_rules_survive_json() -> None:
+    settings = Horizontal(max=3, schedule=(ScheduledTasks("@daily", 2),))
+    assert msgspec.convert(msgspec.to_builtins(settings), Horizontal) == settings
+    assert STEP_S == 300
