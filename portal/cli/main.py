@@ -15,6 +15,7 @@ from typer.models import CommandInfo
 
 from portal.cli import (
     apply,
+    autoscaling,
     brakes,
     capabilities,
     cells,
@@ -94,6 +95,7 @@ for group, name in (
     (faux.faux, "faux"),
     (cron.cron, "cron"),
     (templates.template, "template"),
+    (autoscaling.autoscale, "autoscale"),
     (workflows.workflow, "workflow"),
     (secrets.secret, "secret"),
     (locks.lock, "lock"),

@@ -47,6 +47,7 @@ BENCHES = {
     "cron": "tests.bench.cron",
     "workflow": "tests.bench.workflow",
     "locks": "tests.bench.locks",
+    "autoscale": "tests.bench.autoscale",
     "year": "tests.bench.year.run",
 }
 
