@@ -33,6 +33,7 @@ urlpatterns = [
     path(_JOB + "update/", update.update, name="update"),
     path(_JOB + "undo/", job.undo, name="undo"),
     path(_JOB + "scale/", actions.scale, name="scale"),
+    path(_JOB + "accept/", actions.accept, name="accept"),
     path(_JOB + "restart/", actions.restart, name="restart"),
     path(_JOB + "retry/", actions.retry, name="retry"),
     path(_JOB + "pause/", actions.pause, name="pause"),

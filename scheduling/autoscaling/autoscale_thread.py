@@ -20,8 +20,10 @@ from scheduling.cron.turn_thread import turn_thread
 log = structlog.get_logger(__name__)
 
 _IDLE_S, _LIVE_S = 5.0, 1.0
-# After how many seconds without a turn of another process the working master takes turns.
-LATER_S = EVERY_S + 2.5
+# How many seconds longer than the others the working master waits for the turn of another process.
+LATER_S = 2.5
+# Turns take at most this share of a processor. In a very large cell, they come less often.
+MOST_SHARE = 0.05
 _REPAIR_EVERY_S = 900.0  # how often rows are compared with the specs of all jobs
 
 
@@ -29,14 +31,17 @@ def autoscale_thread(cell: str, *, is_working: Callable[[], bool]) -> AbstractCo
     """Scale the jobs of the cell named `cell` in a thread, while the `with` block runs. `is_working`: returns whether
     this process is the working master now. The cell may be created later.
     """
-    repaired = float("-inf")
+    repaired, every_s = float("-inf"), EVERY_S
 
     def take_turn(cell_id: int) -> float:
-        nonlocal repaired
+        nonlocal repaired, every_s
         if time.monotonic() - repaired > _REPAIR_EVERY_S:
             rows_repair(cell_id)
             repaired = time.monotonic()
-        turn = autoscale(cell_id, every_s=LATER_S if is_working() else EVERY_S)
+        begun = time.thread_time()
+        turn = autoscale(cell_id, every_s=every_s + (LATER_S if is_working() else 0.0))
+        if turn.taken:
+            every_s = max(EVERY_S, (time.thread_time() - begun) / MOST_SHARE)
         return _LIVE_S if turn.live else _IDLE_S
 
     return turn_thread(

@@ -137,10 +137,9 @@ def cpu_read(cell_id: int, job_ids: Sequence[int]) -> CpuUse | None:
     place = np.searchsorted(ids, jobs)
     place[place == len(ids)] = 0
     known = ids[place] == jobs if len(ids) else np.zeros(len(jobs), dtype=np.bool_)
-    used, tasks = np.zeros(len(ids)), np.zeros(len(ids), dtype=np.int64)
-    np.add.at(used, place[known], (rows["cpu_milli"] + rows["throttled_milli"])[known])
-    np.add.at(tasks, place[known], 1)
-    return CpuUse(used, tasks)
+    demand = rows["cpu_milli"].astype(np.float64) + rows["throttled_milli"]
+    used: Floats = np.bincount(place[known], weights=demand[known], minlength=len(ids)).astype(np.float64)
+    return CpuUse(used, np.bincount(place[known], minlength=len(ids)).astype(np.int64))
 
 
 def load_by_cpu(used: float, measured: int, running: int, *, limit: int, share: float) -> Load | None:

@@ -32,6 +32,11 @@ class Recommendation:
     row: JobAutoscaling | None
     changes: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def costs(self) -> int:
+        """Return what the recommended values would cost more per 30 days; 0 if they save money."""
+        return max(0, -self.saves)
+
 
 def recommendation_of(job: Job) -> Recommendation:
     """Return the recommendation for a job. The number of queries does not depend on the job."""

@@ -23,7 +23,7 @@ MOST_BYTES = 2**20
 MOST_TASKS = 50
 _THREADS = 16
 _TASKS = """
-SELECT t.job_id, coalesce(nullif(t.address, ''), m.address), t.ports[array_position(j.port_names, p.name)],
+SELECT t.job_id, coalesce(nullif(t.address, ''), host(m.address)), t.ports[array_position(j.port_names, p.name)],
   count(*) OVER (PARTITION BY t.job_id)
 FROM unnest(%s::bigint[], %s::text[]) AS p(job_id, name)
 JOIN scheduling_job AS j ON j.id = p.job_id

@@ -75,3 +75,13 @@ def lag_s() -> dict[int, float]:
             " WHERE j.state <> 'dead' GROUP BY j.cell_id, c.turned_at"
         )
     )
+
+
+def limited_jobs() -> dict[int, int]:
+    """Return by cell id how many live jobs have a change that was rejected."""
+    return dict(
+        query(
+            "SELECT j.cell_id, count(*) FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id"
+            " WHERE j.state <> 'dead' AND a.limited_since IS NOT NULL GROUP BY j.cell_id"
+        )
+    )

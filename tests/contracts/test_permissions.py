@@ -358,6 +358,9 @@ DOORS = (
     Door("post", JOB + "update/", (*WRITERS, "sre"), body=FILE, **SEES),
     Door("post", JOB + "undo/", (*WRITERS, "sre"), body={}, **SEES),
     Door("post", JOB + "scale/", (*WRITERS, "sre"), body={"tasks": 5}, **SEES),
+    Door("get", JOB + "autoscaling/", (*MEMBERS, "sre"), **SEES),
+    Door("post", JOB + "autoscaling/accept/", (*WRITERS, "sre"), 409, body={}, **SEES),  # nothing is recommended
+    Door("post", JOB + "autoscaling/simulate/", (*MEMBERS, "sre"), 409, body={}, **SEES),  # no usage is recorded
     Door("post", JOB + "restart/", (*WRITERS, "sre"), body={}, **SEES),
     Door("post", JOB + "retry/", (*WRITERS, "sre"), 409, body={}, **SEES),  # no task has failed
     Door("post", JOB + "pause/", (*WRITERS, "sre"), 409, body={}, **SEES),  # no update is open

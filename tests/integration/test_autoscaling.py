@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import http.server
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from quota.models import Quota
@@ -20,11 +23,12 @@ from scheduling.autoscaling.turns import autoscale
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import updates
 from scheduling.jobs.actions.scale import job_scale
+from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.journal import wakeups
 from scheduling.models import CellAutoscaling, Event, Job, JobAutoscaling, JobSpec, Task, Update
 from scheduling.usage import live_usage
-from tests.integration import rows, world
+from tests.integration import cli_world, rows, world
 from tests.integration.usage_rows import store_usage
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -394,3 +398,107 @@ class TestDoors:
         for verb in ("autoscaling/", "autoscaling/accept/", "autoscaling/simulate/"):
             method = eve.get if verb == "autoscaling/" else eve.post
             assert method(self.path(job, verb)).status_code == 404
+
+
+class TestMetrics:
+    """A task that serves metrics, which the autoscaler asks itself."""
+
+    @pytest.fixture
+    def served(self):
+        """Return what a server on this machine answers, and its port."""
+        answers = {"text": "", "status": 200}
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = answers["text"].encode()
+                self.send_response(answers["status"] if self.path == "/metrics" else 404)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Location", "/metrics")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            yield answers, server.server_address[1]
+            server.shutdown()
+            thread.join()
+
+    def job(self, submit, port: int, **metric: Any) -> Job:
+        metric = {"name": "queue_length", "target": 10, "port": "http", "over": "max"} | metric
+        job = submit({"horizontal": {"max": 6, "metric": metric, "window_s": 5, "up_s": 0}})
+        Task.objects.filter(job=job, index=0).update(ports=[port])  # nothing listens on the ports of the others
+        return job
+
+    def reset(self, job: Job) -> None:
+        """Give the task back its port, so that its rows agree with the journal."""
+        Task.objects.filter(job=job, index=0).update(ports=[20_000 + 1000 * 0])
+
+    def test_tasks_follow_a_queue(self, submit, served) -> None:
+        answers, port = served
+        job = self.job(submit, port)
+        answers["text"] = "# TYPE queue_length gauge\nqueue_length 47\n"
+        assert turn(job) == 1
+        assert values(job)[0] == 5
+        self.reset(job)
+
+    @pytest.mark.parametrize(
+        ("text", "status"), [("other 5\n", 200), ("queue_length 47\n", 500), ("queue_length 47\n", 302)]
+    )
+    def test_without_the_metric_nothing_changes(self, submit, served, text: str, status: int) -> None:
+        answers, port = served
+        answers.update(text=text, status=status)
+        job = self.job(submit, port)
+        assert turn(job) == 0
+        assert JobAutoscaling.objects.get(job=job).needed is None
+        self.reset(job)
+
+
+class TestPage:
+    def test_the_page_of_the_job_shows_and_sets_the_recommendation(self, submit, tenant) -> None:
+        job = submit({"vertical": {"history_s": 3600}})
+        used(job)
+        turn(job)
+        client = Client()
+        client.force_login(world.a_user("ann", tenant=tenant, role=Role.OPERATOR))
+        url = f"/jobs/{job.cell.name}/ubar/{job.name}/"
+        shown = client.get(url).content.decode()
+        assert "Recommended limits of a task:" in shown
+        assert "Saved per 30 days" in shown
+        revision = revision_of(Job.objects.get(pk=job.pk))
+        wanted = recommendation_of(Job.objects.select_related("cell").get(pk=job.pk)).wanted
+        answer = client.post(f"{url}accept/", {"uid": job.uid, "revision": revision})
+        assert answer.status_code == 302
+        assert values(job) == wanted
+        assert "Nothing else than the present values" in client.get(url).content.decode()
+
+    def test_the_page_of_another_job_has_no_panel(self, cell, ann, tenant) -> None:
+        job = world.submit(ann, cell, world.a_file())
+        client = Client()
+        client.force_login(world.a_user("ann", tenant=tenant, role=Role.OPERATOR))
+        shown = client.get(f"/jobs/{job.cell.name}/ubar/{job.name}/").content.decode()
+        assert 'id="autoscaling"' not in shown
+
+
+class TestCommands:
+    @pytest.fixture
+    def cli(self, shared_portal, tenant, tmp_path) -> cli_world.Cli:
+        return cli_world.of(tmp_path, shared_portal, "ann", tenant=tenant)
+
+    def test_a_recommendation_is_simulated_shown_and_accepted(self, submit, cli) -> None:
+        job = submit({"vertical": {"history_s": 3600}, "horizontal": {"mode": "recommend", "max": 6, "cpu": 0.5}})
+        used(job)
+        simulated = cli.out("autoscale", "simulate", "web")
+        assert "0 of 3 task-days out of memory" in simulated or "0 of 6 task-days out of memory" in simulated
+        loaded(job, 900)
+        turn(job)
+        shown = cli.out("autoscale", "show", "web")
+        assert "limits recommend, number of tasks recommend" in shown
+        assert "recommended:  6 tasks" in shown
+        assert "needs 5.4 tasks" in shown
+        assert "Dry run" in cli.out("autoscale", "accept", "web", "--dry-run")
+        assert "3 tasks: 3-5" in cli.out("autoscale", "accept", "web")
+        assert values(job)[0] == 6

@@ -12,7 +12,9 @@ from portal.sigma.frame.page import page, whole_number
 from portal.sigma.jobs.job import back_to
 from portal.sigma.reads.jobs import job_named
 from quota.vocabulary.errors import invalid
-from quota.vocabulary.permissions import Principal
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.tenant_permission import require_tenant
+from scheduling.autoscaling.accepting import accepted_spec, recommendation_accept
 from scheduling.jobs.actions.pause import update_pause, update_resume
 from scheduling.jobs.actions.restart import job_restart
 from scheduling.jobs.actions.retry import job_retry
@@ -35,6 +37,18 @@ def scale(request: HttpRequest, principal: Principal, cell: str, tenant: str, na
     else:
         text = ngettext("The job is being changed to %d task.", "The job is being changed to %d tasks.", tasks) % tasks
         messages.success(request, text)
+    return back_to(row)
+
+
+@page
+@require_POST
+def accept(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
+    """Set the values that the autoscaler recommends. The form sends the revision of the job that the page showed."""
+    row = job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
+    require_tenant(principal, Action.JOB_WRITE, tenant, cell)
+    revision = request.POST.get("revision", "")
+    recommendation_accept(principal=principal, job=row, job_spec=accepted_spec(row), if_revision=revision)
+    messages.success(request, _("The recommended values are being set."))
     return back_to(row)
 
 

@@ -23,6 +23,7 @@ from portal.sigma.reads.names import leave_of, names_of_job
 from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import spec_shown, specs_of
+from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.core.explaining.health_wording import format_troubles
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import JobState
@@ -32,7 +33,7 @@ from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
 from scheduling.jobs.why import crash_sentences, held_sentences, is_held, waits_until
-from scheduling.models import Job, JobSpec, PendingVerdict
+from scheduling.models import Job, JobAutoscaling, JobSpec, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
 PAGE_SIZE = 100
@@ -68,8 +69,13 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
         "living": row.tasks_total - row.tasks_dead,
         "job_revision": revision_of(row),
+        "scaling": recommendation_of(row) if _is_scaled(row) else None,
     }
     return render(request, "sigma/job.html", context)
+
+
+def _is_scaled(row: Job) -> bool:
+    return row.state != JobState.DEAD and JobAutoscaling.objects.filter(job=row).exists()
 
 
 def status_context(row: Job) -> dict[str, Any]:
