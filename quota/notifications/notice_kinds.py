@@ -62,6 +62,8 @@ KINDS: tuple[NoticeKind, ...] = (
     NoticeKind("job.recovered", "All tasks of a job that was failing or crash-looping are up again."),
     NoticeKind("job.pending", "A task of a job has been pending for too long: 15 minutes for prod jobs, else an hour."),
     NoticeKind("job.deadline-at-risk", "The deadline of a job is near, and some of its tasks have not ended."),
+    NoticeKind("job.recommendation", "The autoscaler recommends other limits for the tasks of a job."),
+    NoticeKind("job.scaling-limited", "A change of a job by the autoscaler was rejected, for example by quota."),
     NoticeKind("job.failed", "A job has ended, and some of its tasks failed."),
     NoticeKind("job.update-stopped", "The update or restart of a job has stopped by itself."),
     NoticeKind("job.rolled-back", "A job returns to its last good version, because its update failed."),

@@ -18,6 +18,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from scheduling.autoscaling import turns as autoscaling_turns
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.cron import due_runs
 from scheduling.master import queue_health, schedulers, standbys
@@ -60,7 +61,7 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Collects the metrics of all cells except study cells. Makes fourteen queries and sends one Redis command, for any
+    """Collects the metrics of all cells except study cells. Makes sixteen queries and sends one Redis command, for any
     number of cells and jobs.
     """
 
@@ -115,6 +116,7 @@ class CellCollector(Collector):
         yield unmetered
         yield _cron(cells)
         yield _workflows(cells)
+        yield from _autoscaler(cells)
         yield _unreadable_secrets()
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
@@ -175,6 +177,23 @@ def _workflows(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
     for cell in cells.values():
         lag.add_metric([cell.name], overdue.get(cell.id, 0.0))
     return lag
+
+
+def _autoscaler(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
+    lag = GaugeMetricFamily(
+        "borg_autoscaler_lag_seconds",
+        "For how long no process has taken a turn of the autoscaler; 0 if the cell has no job to scale",
+        labels=["cell"],
+    )
+    limited = GaugeMetricFamily(
+        "borg_autoscaler_limited_jobs", "Jobs whose last change by the autoscaler was rejected", labels=["cell"]
+    )
+    overdue, rejected = autoscaling_turns.lag_s(), autoscaling_turns.limited_jobs()
+    for cell in cells.values():
+        lag.add_metric([cell.name], overdue.get(cell.id, 0.0))
+        limited.add_metric([cell.name], rejected.get(cell.id, 0))
+    yield lag
+    yield limited
 
 
 def _unreadable_secrets() -> GaugeMetricFamily:

@@ -2,11 +2,20 @@
 
 from django.db import migrations, models
 
+CONDITIONS = ("failing", "crash-looping", "pending", "deadline-at-risk", "recommendation", "scaling-limited")
+
 
 class Migration(migrations.Migration):
     dependencies = [("scheduling", "0058_autoscaling_of_limits")]
 
     operations = [
+        migrations.AlterField(
+            model_name="jobcondition",
+            name="condition",
+            field=models.CharField(
+                choices=[(condition, condition) for condition in CONDITIONS], max_length=32, verbose_name="condition"
+            ),
+        ),
         migrations.AddField(
             model_name="jobautoscaling",
             name="horizontal",

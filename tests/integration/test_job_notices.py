@@ -26,7 +26,7 @@ from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.update_gates import update_gates_check
 from scheduling.journal import journal
 from scheduling.journal.sql import execute
-from scheduling.models import Cell, Job, JobCondition, JobNoticeReader, PendingVerdict, Task
+from scheduling.models import Cell, Job, JobAutoscaling, JobCondition, JobNoticeReader, PendingVerdict, Task
 from scheduling.tasks import reported_states, transitions
 from tests.integration import rows, world
 
@@ -366,3 +366,33 @@ def test_many_jobs_take_as_many_queries_as_one(cell, ann, machine) -> None:
 
     queries(1, 200)
     assert queries(1, 210) == queries(20, 220)
+
+
+def test_a_recommendation_of_the_autoscaler_is_a_notice_after_six_hours(job) -> None:
+    row = JobAutoscaling.objects.create(
+        job=job, vertical="recommend", tasks=3, cpu=1000, ram=2**30, wanted_cpu=250, wanted_ram=2**27
+    )
+    row.wanted_since = timezone.now() - dt.timedelta(hours=5)
+    row.save()
+    assert watch(0) == [0]
+    JobAutoscaling.objects.update(wanted_since=timezone.now() - dt.timedelta(hours=7))
+    JobCondition.objects.update(since=timezone.now() - dt.timedelta(hours=7))
+    assert watch(0, 30) == [1, 0]
+    assert notices() == [("job.recommendation", "The tasks of job web in cell cc could have other limits")]
+    assert "A task needs 0.25 cores of CPU instead of 1 core and 128 MiB of RAM instead of 1 GiB." in newest().text
+    JobAutoscaling.objects.update(vertical="auto")
+    assert watch(0) == [0]
+    assert not JobCondition.objects.exists(), "the autoscaler sets it by itself now"
+
+
+def test_a_rejected_change_by_the_autoscaler_is_a_notice_at_once(job) -> None:
+    JobAutoscaling.objects.create(
+        job=job,
+        horizontal="auto",
+        limited_code="quota-exceeded",
+        limited_detail="The quota is too small.",
+        limited_since=timezone.now(),
+    )
+    assert watch(0) == [1]
+    assert notices() == [("job.scaling-limited", "The autoscaler cannot change job web in cell cc")]
+    assert "The change was rejected: The quota is too small." in newest().text

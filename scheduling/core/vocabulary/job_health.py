@@ -25,6 +25,8 @@ class Condition(StrEnum):
     CRASH_LOOPING = "crash-looping"  # some tasks keep crashing while others are up
     PENDING = "pending"  # a task has been pending for too long
     DEADLINE_AT_RISK = "deadline-at-risk"  # its deadline is near, and tasks have not ended
+    RECOMMENDATION = "recommendation"  # the autoscaler recommends other limits
+    SCALING_LIMITED = "scaling-limited"  # a change by the autoscaler was rejected
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ def _apply(decision: Decision, examined: Examined, now: dt.datetime) -> int:
         Condition.CRASH_LOOPING: lambda named: reasons.crash_reasons(named, examined.health),
         Condition.PENDING: lambda named: reasons.pending_reasons(named, begun[Condition.PENDING]),
         Condition.DEADLINE_AT_RISK: lambda named: reasons.deadline_reasons(named, now),
+        Condition.RECOMMENDATION: reasons.recommendation_reasons,
+        Condition.SCALING_LIMITED: reasons.limited_reasons,
     }
     with records.write(system("job-notices")) as entry:
         for condition in Condition:

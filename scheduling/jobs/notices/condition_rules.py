@@ -23,6 +23,8 @@ PATIENCE_S: Mapping[Condition, float] = {
     Condition.CRASH_LOOPING: 600.0,
     Condition.PENDING: 0.0,
     Condition.DEADLINE_AT_RISK: 0.0,
+    Condition.RECOMMENDATION: 6 * 3600.0,
+    Condition.SCALING_LIMITED: 0.0,
 }
 # Conditions that are over when the job is healthy. The tenant is notified of that.
 _OF_HEALTH = (Condition.FAILING, Condition.CRASH_LOOPING)

@@ -64,6 +64,18 @@ TEXTS: Mapping[str, NoticeText] = {
         about="At its deadline, a job fails, and its tasks that have not ended are stopped.",
         hint="To allow more time, raise `deadline_s` in the job file and run `borgctl update FILE`.",
     ),
+    "job.recommendation": NoticeText(
+        one="The tasks of job %(job)s in cell %(cell)s could have other limits",
+        many="The tasks of %(number)d jobs in cell %(cell)s could have other limits",
+        about="Their limits differ from their measured use.",
+        hint="`borgctl autoscale show %(job)s` shows what this saves. `borgctl autoscale accept %(job)s` sets it.",
+        level="info",
+    ),
+    "job.scaling-limited": NoticeText(
+        one="The autoscaler cannot change job %(job)s in cell %(cell)s",
+        many="The autoscaler cannot change %(number)d jobs in cell %(cell)s",
+        hint="It tries again. Buy more quota, or change the bounds in `autoscale` of the job file.",
+    ),
     "job.failed": NoticeText(
         one="Job %(job)s in cell %(cell)s has failed",
         many="%(number)d jobs in cell %(cell)s have failed",

@@ -1,4 +1,5 @@
-"""Reads which jobs are failing, crash-looping, pending for too long, or near their deadline.
+"""Reads which jobs are failing, crash-looping, pending for too long, or near their deadline, and what the autoscaler
+has found.
 
 The number of queries depends on the number of jobs only for more than a thousand jobs in trouble. Study cells are left
 out.
@@ -38,6 +39,12 @@ LATERAL (SELECT j.deadline_at - j.created_at AS whole) AS w,
 LATERAL (SELECT least(greatest(w.whole / 10, interval '10 minutes'), w.whole / 2) AS near) AS d
 WHERE {_LIVE} AND j.ended_at IS NULL AND j.deadline_at > %(now)s AND j.deadline_at - d.near <= %(now)s"""
 
+_SCALING = f"""
+SELECT a.job_id, CASE WHEN a.vertical = 'recommend' THEN a.wanted_since END, a.limited_since
+FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
+JOIN scheduling_cell AS c ON c.id = j.cell_id
+WHERE {_LIVE} AND (a.vertical = 'recommend' AND a.wanted_since IS NOT NULL OR a.limited_since IS NOT NULL)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Examined:
@@ -70,6 +77,11 @@ def present_conditions(known: Collection[ConditionKey], *, now: dt.datetime) -> 
     unsettled |= _still_pending(key.job_id for key in known if key.condition is Condition.PENDING)
     for job_id, begun in query(_NEAR_DEADLINE, {"now": now}):
         since[ConditionKey(job_id, Condition.DEADLINE_AT_RISK)] = begun
+    for job_id, wanted_since, limited_since in query(_SCALING):
+        if wanted_since is not None:
+            since[ConditionKey(job_id, Condition.RECOMMENDATION)] = wanted_since
+        if limited_since is not None:
+            since[ConditionKey(job_id, Condition.SCALING_LIMITED)] = limited_since
     healthy = frozenset(job_id for job_id, found in health.items() if found.state is JobHealth.HEALTHY)
     return Examined(PresentConditions(since, frozenset(unsettled), healthy), health)
 

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from django.utils import timezone
 
+from quota.vocabulary.resources import CPU, RAM, describe
 from scheduling.core.explaining.health_wording import format_troubles
 from scheduling.core.explaining.wording import format_expected_start, format_why
 from scheduling.jobs.health import HealthOfJob, first_crashing_tasks
 from scheduling.jobs.why import crash_sentences
 from scheduling.journal.sql import query
-from scheduling.models import Job, PendingVerdict
+from scheduling.models import Job, JobAutoscaling, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
 # Most classes of pending tasks of one job that are explained.
@@ -74,6 +75,27 @@ def deadline_reasons(jobs: Sequence[Job], now: dt.datetime) -> dict[int, str]:
             f" {living} of {job.tasks_total} tasks {'has' if living == 1 else 'have'} not ended{waiting}."
         )
     return found
+
+
+def recommendation_reasons(jobs: Sequence[Job]) -> dict[int, str]:
+    """Return the limits that the autoscaler recommends for the tasks of each job. Makes one query."""
+    rows = JobAutoscaling.objects.filter(job__in=jobs, wanted_since__isnull=False)
+    return {row.job_id: f"A task needs {_limits(row.wanted_cpu, row.wanted_ram, row)}." for row in rows}
+
+
+def _limits(cpu: int | None, ram: int | None, row: JobAutoscaling) -> str:
+    parts = [
+        f"{describe(index, wanted)} of {name} instead of {describe(index, now)}"
+        for index, name, wanted, now in ((CPU, "CPU", cpu, row.cpu), (RAM, "RAM", ram, row.ram))
+        if wanted is not None and wanted != now
+    ]
+    return " and ".join(parts) or "other limits"
+
+
+def limited_reasons(jobs: Sequence[Job]) -> dict[int, str]:
+    """Return why the last change of each job by the autoscaler was rejected. Makes one query."""
+    rows = JobAutoscaling.objects.filter(job__in=jobs).exclude(limited_detail="")
+    return {row.job_id: f"The change was rejected: {row.limited_detail.rstrip('.')}." for row in rows}
 
 
 def failed_reasons(jobs: Sequence[Job]) -> dict[int, str]:
