@@ -48,6 +48,7 @@ BENCHES = {
     "workflow": "tests.bench.workflow",
     "locks": "tests.bench.locks",
     "autoscale": "tests.bench.autoscale",
+    "autoscale-turn": "tests.bench.autoscale_turn",
     "year": "tests.bench.year.run",
 }
 

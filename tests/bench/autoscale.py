@@ -9,8 +9,6 @@ share of the days of tasks on which the task ran out of memory (target: 0.1 %). 
 of the limits that is not used. Autopilot's published figures (Rzadca et al., EuroSys'20) are beside it: the slack of
 jobs at Google fell from 46 % with limits by hand to 23 %.
 
-`turn`: the CPU and wall time of the turns of a cell with many autoscaled jobs, on a real PostgreSQL.
-
     BENCH_JOBS=40 BENCH_DAYS=5 BENCH_SEEDS=1     fewer jobs per band, days, and other seeds
 """
 
