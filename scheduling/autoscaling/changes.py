@@ -7,11 +7,12 @@ Change ─► lock the cell ─► unchanged since? no open update? ─► job_u
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from django.db import transaction
+from django.db import DatabaseError, InterfaceError, transaction
 
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
@@ -40,6 +41,21 @@ class Change:
     values: ScaledValues
     reason: str
     times: dict[str, Any]
+
+
+def changes_apply(changes: Sequence[Change]) -> int:
+    """Make changes, one after the other. Return how many jobs have changed. An error with one job does not keep the
+    others from changing; errors of the database do.
+    """
+    changed = 0
+    for change in changes:
+        try:
+            changed += change_apply(change)
+        except (DatabaseError, InterfaceError):
+            raise
+        except Exception:
+            log.exception("the autoscaler cannot change a job", job_id=change.job_id)
+    return changed
 
 
 def change_apply(change: Change) -> bool:

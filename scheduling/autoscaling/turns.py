@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
-from scheduling.autoscaling.changes import change_apply
+from scheduling.autoscaling.changes import changes_apply
 from scheduling.autoscaling.limits_turn import limits_recommend
 from scheduling.autoscaling.rows import AT_ONCE, rows_follow
 from scheduling.autoscaling.tasks_turn import EVERY_S, tasks_recommend
@@ -61,7 +61,7 @@ def autoscale(cell_id: int, *, every_s: float = EVERY_S) -> Turn:
     while rows_follow(cell_id, now) == AT_ONCE:
         pass
     changes = [*tasks_recommend(cell_id, now), *limits_recommend(cell_id, now)]
-    return Turn(sum(change_apply(change) for change in changes), live=True, taken=True)
+    return Turn(changes_apply(changes), live=True, taken=True)
 
 
 def lag_s() -> dict[int, float]:

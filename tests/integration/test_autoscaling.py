@@ -407,9 +407,15 @@ class TestMetrics:
     def served(self):
         """Return what a server on this machine answers, and its port."""
         answers = {"text": "", "status": 200}
+        ended = threading.Event()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if answers["text"] == "slow":  # part of an answer, and then nothing more
+                    self.wfile.write(b"HTTP/1.0 200 OK\r\n")
+                    self.wfile.flush()
+                    ended.wait(30)
+                    return
                 body = answers["text"].encode()
                 self.send_response(answers["status"] if self.path == "/metrics" else 404)
                 self.send_header("Content-Length", str(len(body)))
@@ -424,6 +430,7 @@ class TestMetrics:
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
             yield answers, server.server_address[1]
+            ended.set()
             server.shutdown()
             thread.join()
 
@@ -446,7 +453,7 @@ class TestMetrics:
         self.reset(job)
 
     @pytest.mark.parametrize(
-        ("text", "status"), [("other 5\n", 200), ("queue_length 47\n", 500), ("queue_length 47\n", 302)]
+        ("text", "status"), [("other 5\n", 200), ("queue_length 47\n", 500), ("queue_length 47\n", 302), ("slow", 200)]
     )
     def test_without_the_metric_nothing_changes(self, submit, served, text: str, status: int) -> None:
         answers, port = served
