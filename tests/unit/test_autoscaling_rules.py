@@ -204,7 +204,7 @@ def test_a_replay_lowers_the_slack_of_idle_tasks_and_kills_none() -> None:
     assert after.oom_days.tolist() == [0]
     used = np.array([200 * 1.05, 100 * 1.15 * MIB])
     assert (after.last[0] >= used).all()
-    assert (after.last[0] <= used * 1.05 / 0.85 + np.array([10, MIB])).all(), "a bucket, and what is no change"
+    assert (after.last[0] <= used * 1.05 / 0.85 + np.array([10, MIB])).all(), "a bucket and the hysteresis"
     assert all(step >= 287 for step, *_ in after.changes[0]), "the first day is history"
 
 
