@@ -6,6 +6,7 @@ answer. What does not answer counts as unmeasured. Redirects are not followed, a
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,11 @@ from scheduling.journal.sql import query
 from scheduling.spec.autoscaling.fields import MEAN, MOST, TaskMetric
 
 TIMEOUT_S, TURN_S = 1.0, 4.0
-MOST_BYTES = 2**20
+MOST_BYTES = 256 * 2**10
 # Tasks of a job that are asked at most. The others are taken to be like these.
 MOST_TASKS = 50
 _THREADS = 16
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length:\s*(\d{1,12})\s*(?:\r\n|$)")
 _TASKS = """
 SELECT t.job_id, coalesce(nullif(t.address, ''), host(m.address)), t.ports[array_position(j.port_names, p.name)],
   count(*) OVER (PARTITION BY t.job_id)
@@ -117,6 +119,16 @@ def _fetch(place: _Place, path: str, ends: float) -> str:
             if not part:
                 break
             content += part
-    head_of, _, body = bytes(content).partition(b"\r\n\r\n")
-    status = head_of.split(b" ", 2)[1:2]
-    return body.decode("utf-8", "replace") if status == [b"200"] else ""
+            if _is_complete(content):
+                break
+    header, _, body = bytes(content).partition(b"\r\n\r\n")
+    if len(content) >= MOST_BYTES:
+        body = body[: body.rfind(b"\n") + 1]  # the last line may be cut in the middle of a number
+    return body.decode("utf-8", "replace") if header.split(b" ", 2)[1:2] == [b"200"] else ""
+
+
+def _is_complete(content: bytearray) -> bool:
+    """Return whether an answer has as many bytes as its header says. Some servers keep the connection open."""
+    header, separator, body = content.partition(b"\r\n\r\n")
+    length = _LENGTH.search(header)
+    return bool(separator) and length is not None and len(body) >= int(length[1])

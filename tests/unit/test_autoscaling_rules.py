@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 
 import msgspec
 import numpy as np
@@ -164,9 +165,15 @@ def test_a_schedule_follows_its_time_zone_over_the_change_of_clocks() -> None:
     assert scheduled_tasks(lines, winter) == (2, dt.datetime(2026, 10, 25, 7, tzinfo=dt.UTC))
 
 
-def test_a_schedule_without_a_past_time_says_nothing_yet() -> None:
+def test_a_schedule_without_a_past_time_keeps_the_number_of_tasks() -> None:
+    line = (ScheduledTasks("0 0 29 2 *", 10),)
+    assert scheduled_tasks(line, dt.datetime(2027, 6, 1, tzinfo=dt.UTC))[0] is None
+    assert set(follow([None] * 200, 7, Horizontal(max=10, schedule=line, down_s=0.0))) == {7}
+
+
+def test_the_last_time_of_a_schedule_may_be_long_ago() -> None:
     line = (ScheduledTasks("0 0 1 1 *", 10),)
-    assert scheduled_tasks(line, dt.datetime(2026, 6, 1, tzinfo=dt.UTC))[0] is None
+    assert scheduled_tasks(line, dt.datetime(2026, 12, 1, tzinfo=dt.UTC))[0] == 10
 
 
 TEXT = """# HELP jobs Jobs in queues.
@@ -187,6 +194,23 @@ bad NaN
 )
 def test_a_metric_is_read_from_the_text_format(wanted: str, value: float | None) -> None:
     assert metric_value(TEXT, wanted) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "queue{" + "a" * 2**20 + "} 1",
+        "queue{" + 'a="b",' * 2**17 + "} 1",
+        'queue{a="' + "\\" * 2**20,
+        ("queue{" + "a" * 4_000 + "} 1\n") * 256,
+        "queue" + " " * 2**20,
+    ],
+)
+@pytest.mark.timeout(20)
+def test_a_hostile_answer_takes_no_time(text: str) -> None:
+    begun = time.process_time()
+    metric_value(text, 'queue{queue="mail"}')
+    assert time.process_time() - begun < 2.0
 
 
 def recorded(cpu: float, ram: float, *, days: int = 3, tasks: int = 2) -> RecordedUse:

@@ -17,8 +17,8 @@ from scheduling.spec.schedules import cron_lines
 
 # One change adds at most as many tasks as there are, or this many if that is more.
 LEAST_STEP = 4
-# How far back the last time of a schedule is looked for. A line that is due less often takes effect when it is due.
-LOOK_BACK = dt.timedelta(days=8)
+# How far back the last time of a schedule is looked for.
+LOOK_BACK = dt.timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ def decide(
         by_load = _by_load(tasks, needed, unmeasured, rules.tolerance)
     elif rules.cpu is not None or rules.metric is not None:
         by_load = tasks  # the load is unknown for now
-    wanted = max(number for number in (by_load, scheduled, 1) if number is not None)
+    # Without a load and before the first time of a schedule, nothing asks for another number.
+    wanted = max((number for number in (by_load, scheduled) if number is not None), default=tasks)
     wanted = min(max(wanted, rules.min), rules.max)
     if wanted >= tasks:
         state = replace(state, low_since=None, low_most=0)
