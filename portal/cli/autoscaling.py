@@ -37,7 +37,9 @@ def show(session: Context, job: JobArgument) -> None:
     for name, text in (
         ("usage_since", "measured:     since {}"),
         ("out_of_memory_at", "memory:       a task ran out of memory at {}"),
-        ("held_until", "held:         no change before {}, because a user made a change"),
+        ("needed_at", "load:         measured last at {}"),
+        ("tasks_held_until", "held:         the number of tasks stays until {}, because another update has changed it"),
+        ("limits_held_until", "held:         the limits stay until {}, because another update has changed them"),
     ):
         if answer[name] is not None:
             output.say(text.format(output.when(answer[name])))

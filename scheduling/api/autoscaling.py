@@ -53,9 +53,13 @@ class AutoscalingSerializer(serializers.Serializer[Any]):
     needed = serializers.FloatField(allow_null=True, help_text="How many tasks the load needs at its target.")
     usage_since = serializers.DateTimeField(allow_null=True, help_text="Since when there is measured use.")
     out_of_memory_at = serializers.DateTimeField(allow_null=True, help_text="When a task ran out of memory last.")
-    held_until = serializers.DateTimeField(
-        allow_null=True, help_text="The autoscaler changes nothing before this time, because a user made a change."
+    tasks_held_until = serializers.DateTimeField(
+        allow_null=True, help_text="The number of tasks stays until then, because another update has changed it."
     )
+    limits_held_until = serializers.DateTimeField(
+        allow_null=True, help_text="The limits stay until then, because another update has changed them."
+    )
+    needed_at = serializers.DateTimeField(allow_null=True, help_text="When the load was measured last.")
     limited = serializers.CharField(allow_null=True, help_text="Why the last change was rejected.")
     limited_since = serializers.DateTimeField(allow_null=True)
     retry_at = serializers.DateTimeField(allow_null=True, help_text="When the rejected change is tried again.")
@@ -88,7 +92,9 @@ def document(job: Job, found: Recommendation) -> dict[str, Any]:
         "needed": None if row is None else row.needed,
         "usage_since": None if row is None else row.first_at,
         "out_of_memory_at": None if row is None else row.oom_at,
-        "held_until": None if row is None else row.held_until,
+        "tasks_held_until": None if row is None else row.tasks_held_until,
+        "limits_held_until": None if row is None else row.limits_held_until,
+        "needed_at": None if row is None else row.needed_at,
         "limited": None if row is None else row.limited_detail or None,
         "limited_since": None if row is None else row.limited_since,
         "retry_at": None if row is None else row.retry_at,

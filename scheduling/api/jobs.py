@@ -43,7 +43,7 @@ from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.reading import archived_events_of_job
 from scheduling.history.archive.recall import with_archived
 from scheduling.jobs import plans, updates, why
-from scheduling.jobs.actions.autoscaled import with_scaled_values
+from scheduling.jobs.actions.autoscaled import FILE, with_scaled_values
 from scheduling.jobs.dependencies.explanations import dependencies_of
 from scheduling.jobs.submit_and_kill import job_apply, job_kill, job_submit, jobs_submit_bulk, live_job, spec_for
 from scheduling.models import ArchivedJob, Cell, Job
@@ -115,7 +115,7 @@ class JobsView(JobFileView):
         """
         found, rehearsed, key = self.cell(cell), dry_run(request), idempotency_key(request)
         given = spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
-        job_spec = with_scaled_values(found, given)
+        (job_spec,) = with_scaled_values(found, [given])
         done = job_submit(
             principal=self.principal,
             cell=found,
@@ -184,7 +184,8 @@ class JobView(JobFileView):
         found, rehearsed, key = self.cell(cell), dry_run(request), idempotency_key(request)
         job_spec = _spec_of(self, found, tenant, job)
         live = live_job(found, job_spec)
-        plan = plans.plan_between(live, job_spec)
+        (shown,) = with_scaled_values(found, [job_spec])
+        plan = plans.plan_between(live, shown)
         done = job_apply(
             principal=self.principal,
             cell=found,
@@ -195,7 +196,7 @@ class JobView(JobFileView):
         )
         if done.outcome == "submitted" and live is not None:  # an earlier request with this key submitted it
             plan = plans.plan_between(None, job_spec)
-        return change_response(found, job_spec, plan, done.outcome, rehearsed, job=done.job)
+        return change_response(found, shown, plan, done.outcome, rehearsed, job=done.job)
 
     @extend_schema(operation_id="jobs_delete", parameters=[DRY_RUN, CONFIRM], responses=KilledSerializer)
     def delete(self, request: Request, cell: str, tenant: str, job: str) -> Response:
@@ -236,11 +237,17 @@ class UpdateView(JobFileView):
         """Update a live job to another spec. The tasks change to the new spec a few at a time."""
         found = self.job(cell, tenant, job)
         job_spec, rehearsed = _spec_of(self, found.cell, tenant, job), dry_run(request)
-        plan = plans.plan_between(found, job_spec)
+        (shown,) = with_scaled_values(found.cell, [job_spec])
+        plan = plans.plan_between(found, shown)
         done = updates.job_update(
-            principal=self.principal, job=found, job_spec=job_spec, dry_run=rehearsed, if_revision=if_revision(request)
+            principal=self.principal,
+            job=found,
+            job_spec=job_spec,
+            dry_run=rehearsed,
+            if_revision=if_revision(request),
+            source=FILE,
         )
-        return change_response(found.cell, job_spec, plan, done.outcome, rehearsed)
+        return change_response(found.cell, shown, plan, done.outcome, rehearsed)
 
 
 class UndoView(CellView):
@@ -307,8 +314,7 @@ class WhyView(CellView):
 
 
 def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpecification:
-    """Read a job file from the body of the request, and return its spec, with the values that the autoscaler has set.
-    The tenant and the job are those in the URL.
+    """Read a job file from the body of the request, and return its spec. The tenant and the job are those in the URL.
 
     The permission is checked first, so that a caller without permission learns nothing about the job.
     """
@@ -316,7 +322,7 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpeci
     file = parser.decode(view.request.data)  # type: ignore[arg-type]
     if isinstance(file, dict):
         file = {"name": job, **file}
-    return with_scaled_values(cell, spec_for(principal=view.principal, cell=cell, file=file, tenant=tenant, name=job))
+    return spec_for(principal=view.principal, cell=cell, file=file, tenant=tenant, name=job)
 
 
 def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str, *, confirm: int | None) -> Response:

@@ -7,6 +7,7 @@ Change ─► lock the cell ─► unchanged since? no open update? ─► job_u
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +16,14 @@ import structlog
 from django.db import DatabaseError, InterfaceError, transaction
 
 from quota.vocabulary.errors import Conflict, Rejected
-from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import updates
-from scheduling.jobs.actions.autoscaled import ScaledValues, values_of, with_values
+from scheduling.jobs.actions.autoscaled import AUTOSCALER, ScaledValues, values_of, with_values
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.models import Job, JobAutoscaling, Update
 
 log = structlog.get_logger(__name__)
 
-ME = system("autoscaler")
 # Rejections that end by themselves: the job has changed, is being updated, or has ended.
 _PASSING = ("update-open", "revision-changed", "job-ended")
 LEAST_RETRY_S, MOST_RETRY_S = 60.0, 3_600.0
@@ -41,6 +40,19 @@ class Change:
     values: ScaledValues
     reason: str
     times: dict[str, Any]
+
+
+def shared(changes: Sequence[tuple[int, Change]], most: int) -> list[Change]:
+    """Return at most `most` changes, so that the tenants take turns: first the first one of each tenant, then the
+    second one of each. `changes`: pairs of a tenant's id and a change, the most urgent ones first.
+    """
+    seen: Counter[int] = Counter()
+    ranked = []
+    for tenant, change in changes:
+        ranked.append((seen[tenant], change))
+        seen[tenant] += 1
+    ranked.sort(key=lambda pair: pair[0])
+    return [change for _, change in ranked[:most]]
 
 
 def changes_apply(changes: Sequence[Change]) -> int:
@@ -60,47 +72,60 @@ def changes_apply(changes: Sequence[Change]) -> int:
 
 def change_apply(change: Change) -> bool:
     """Make a change. Return whether the job has changed. The row of the job stores why a change was rejected, and when
-    the autoscaler tries again: after a minute, and then after twice as long each time, at most an hour.
+    the autoscaler tries again: after a minute, and then after twice as long each time, at most an hour. If quota has no
+    room for all further tasks, a part of them is added.
 
-    The journal records a rejection by quota once. Locks: the row of the job's autoscaling, then as
-    `updates.job_update`.
+    The journal records a rejection by quota once. Locks: as `updates.job_update`.
     """
     with transaction.atomic():
         job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=change.job_id)
         row = JobAutoscaling.objects.filter(pk=change.job_id).first()
         if row is None or job.spec_version != change.version or job.state == JobState.DEAD:
             return False
-        try:
-            new = with_values(updates.spec_of(job), change.values, job.cell)
-            done = updates.job_update(
-                principal=ME,
-                job=job,
-                job_spec=new,
-                reason=change.reason,
-                later=True,
-                quiet=row.limited_since is not None,
-                if_revision=revision_of(job),
-                check=no_open_update,
-            )
-        except Rejected as problem:
+        problem: Rejected | None = None
+        done: updates.JobChange | None = None
+        for values in _attempts(change.values, row.tasks):
+            try:
+                new = with_values(updates.spec_of(job), values, job.cell)
+                done = updates.job_update(
+                    principal=AUTOSCALER,
+                    job=job,
+                    job_spec=new,
+                    reason=change.reason,
+                    later=True,
+                    quiet=row.limited_since is not None or problem is not None,
+                    if_revision=revision_of(job),
+                    check=no_open_update,
+                )
+                break
+            except Rejected as refusal:
+                problem = problem or refusal
+                if refusal.code not in updates.ADMISSION:
+                    break
+        if problem is not None:
             _rejected(row, problem, job.name)
+        if done is None:
             return False
         values = values_of(new)
+        free = {"limited_code": "", "limited_detail": "", "limited_since": None, "retry_at": None}
         JobAutoscaling.objects.filter(pk=job.pk).update(
-            version=done.version,
-            **values._asdict(),
-            limited_code="",
-            limited_detail="",
-            limited_since=None,
-            retry_at=None,
-            **change.times,
+            version=done.version, **values._asdict(), **change.times, **(free if problem is None else {})
         )
     return True
 
 
+def _attempts(values: ScaledValues, tasks: int) -> list[ScaledValues]:
+    """Return the values to try, the wanted ones first. If quota has no room for all further tasks, fewer are tried."""
+    more = values.tasks - tasks
+    parts = sorted({more // 2, more // 4, more // 8} - {0}, reverse=True) if more > 1 else []
+    return [values, *(values._replace(tasks=tasks + part) for part in parts)]
+
+
 def no_open_update(job: Job) -> None:
-    """Raise `Conflict` if an update or a restart of the job is open, even a paused one."""
-    if Update.objects.filter(job=job, state=Update.OPEN).exists():
+    """Raise `Conflict` if an update or a restart of the job is open, even a paused one. An update by the autoscaler
+    does not count: if it cannot end, for example because a larger task fits on no machine, the next one replaces it.
+    """
+    if Update.objects.filter(job=job, state=Update.OPEN).exclude(actor=AUTOSCALER.name).exists():
         detail = f"cannot change job {job.name}, because an update of it is open; wait until it ends, or undo it first"
         raise Conflict("update-open", detail)
 

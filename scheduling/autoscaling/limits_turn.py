@@ -18,12 +18,12 @@ import numpy as np
 from django.db import transaction
 
 from quota.vocabulary.resources import CPU, RAM, describe
-from scheduling.autoscaling.changes import Change
-from scheduling.autoscaling.measured_use import MeasuredJobs, NewUse, TaskFacts, tasks_read, windows_read
+from scheduling.autoscaling.changes import Change, shared
+from scheduling.autoscaling.measured_use import MeasuredJobs, NewUse, TaskFacts, present_use, tasks_read, windows_read
 from scheduling.autoscaling.rows import read_rules
 from scheduling.autoscaling.rules import histograms, vertical_rules
 from scheduling.autoscaling.rules.histograms import CPU_BUCKETS, RAM_BUCKETS, Ints, Weights
-from scheduling.autoscaling.rules.vertical_rules import Bools, LimitChanges, rules_of
+from scheduling.autoscaling.rules.vertical_rules import Bools, LimitChanges, LimitRules, rules_of
 from scheduling.jobs.actions.autoscaled import ScaledValues
 from scheduling.journal.sql import execute, query
 from scheduling.models import CellAutoscaling
@@ -35,10 +35,12 @@ DELAY = dt.timedelta(seconds=120)
 # Jobs that one turn changes at most, and new jobs whose stored usage it reads at most.
 MOST_CHANGES, MOST_NEW = 50, 200
 _ROWS = """
-SELECT a.job_id, a.version, a.rules::text, a.vertical, a.horizontal, a.tasks, a.cpu, a.ram, a.held_until, a.retry_at,
+SELECT a.job_id, a.version, a.rules::text, a.vertical, a.horizontal, a.tasks, a.cpu, a.ram,
+  a.limits_held_until, a.retry_at,
   a.cpu_weights, a.ram_weights, a.decayed_at, a.first_at, a.wanted_cpu, a.wanted_ram, a.wanted_since, a.oom_at,
-  a.limits_at, j.latency_sensitive,
-  EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = j.id AND u.state = 'open')
+  a.oom_sum, a.limits_at, j.latency_sensitive, j.tenant_id,
+  EXISTS (SELECT FROM scheduling_update AS u
+    WHERE u.job_id = j.id AND u.state = 'open' AND u.actor <> 'system:autoscaler')
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 WHERE j.cell_id = %s AND j.state <> 'dead' AND a.vertical <> '' AND a.version = j.spec_version ORDER BY a.job_id
 """
@@ -46,11 +48,18 @@ _STORE = """
 UPDATE scheduling_jobautoscaling AS a SET
   cpu_weights = coalesce(n.cpu_weights, a.cpu_weights), ram_weights = coalesce(n.ram_weights, a.ram_weights),
   decayed_at = coalesce(n.decayed_at, a.decayed_at), first_at = n.first_at, oom_at = n.oom_at,
+  oom_sum = n.oom_sum,
   wanted_cpu = n.wanted_cpu, wanted_ram = n.wanted_ram, wanted_since = n.wanted_since
-FROM unnest(%s::bigint[], %s::bytea[], %s::bytea[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[],
-  %s::bigint[], %s::bigint[], %s::timestamptz[])
-  AS n(job_id, cpu_weights, ram_weights, decayed_at, first_at, oom_at, wanted_cpu, wanted_ram, wanted_since)
-WHERE a.job_id = n.job_id
+FROM unnest(%s::bigint[], %s::integer[], %s::bytea[], %s::bytea[], %s::timestamptz[], %s::timestamptz[],
+  %s::timestamptz[], %s::float8[], %s::bigint[], %s::bigint[], %s::timestamptz[])
+  AS n(job_id, version, cpu_weights, ram_weights, decayed_at, first_at, oom_at, oom_sum, wanted_cpu, wanted_ram,
+    wanted_since)
+WHERE a.job_id = n.job_id AND a.version = n.version
+"""
+# The most CPU and RAM that a machine has. A task with a higher limit would be pending for ever.
+_LARGEST = """
+SELECT coalesce(max(capacity[1]), 0)::float8, coalesce(max(capacity[2]), 0)::float8 FROM scheduling_machine
+WHERE cell_id = %s AND state = 'up'
 """
 
 
@@ -66,7 +75,7 @@ class _Row:
     tasks: int
     cpu: int
     ram: int
-    held_until: dt.datetime | None
+    limits_held_until: dt.datetime | None
     retry_at: dt.datetime | None
     cpu_weights: bytes
     ram_weights: bytes
@@ -76,8 +85,10 @@ class _Row:
     wanted_ram: int | None
     wanted_since: dt.datetime | None
     oom_at: dt.datetime | None
+    oom_sum: float
     limits_at: dt.datetime | None
     latency_sensitive: bool
+    tenant_id: int
     updating: bool
 
     @property
@@ -103,12 +114,14 @@ def limits_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
         if progress.folded_until is not None and (until - progress.folded_until).total_seconds() < EVERY_S:
             return []
         rows = [_Row(*row) for row in query(_ROWS, [cell_id])]
-        changes = _recommend(rows, progress.folded_until or until, until, now) if rows else []
+        changes = _recommend(cell_id, rows, progress.folded_until or until, until, now) if rows else []
         CellAutoscaling.objects.filter(pk=cell_id).update(folded_until=until)
     return changes
 
 
-def _recommend(rows: Sequence[_Row], after: dt.datetime, until: dt.datetime, now: dt.datetime) -> list[Change]:
+def _recommend(
+    cell_id: int, rows: Sequence[_Row], after: dt.datetime, until: dt.datetime, now: dt.datetime
+) -> list[Change]:
     cpu = histograms.unpack([row.cpu_weights for row in rows], CPU_BUCKETS)
     ram = histograms.unpack([row.ram_weights for row in rows], RAM_BUCKETS)
     half_life_s = np.array([row.vertical.half_life_s for row in rows])
@@ -117,18 +130,24 @@ def _recommend(rows: Sequence[_Row], after: dt.datetime, until: dt.datetime, now
     histograms.decay(ram, passed_s, half_life_s)
     fresh = _add_windows(rows, cpu, ram, after, until)
     facts = tasks_read([row.job_id for row in rows])
-    _add_kills(rows, ram, facts, fresh)
+    _add_kills(rows, ram, facts, fresh, now)
     rules = rules_of([(row.vertical, row.latency_sensitive) for row in rows])
     limits = np.array([(row.cpu, row.ram) for row in rows], dtype=np.int64)
+    _limit_to_machines(cell_id, rules, limits)
     wanted = vertical_rules.recommended(cpu, ram, rules)
     enough = np.array([_enough(row, now) for row in rows])
-    wanted[~enough] = 0.0
-    wanted[np.array([row.by_cpu for row in rows]), 0] = 0.0
-    target = vertical_rules.bounded(wanted, facts.reserved, rules, limits)
-    since_s = np.array([_since(row.limits_at, now) or np.inf for row in rows])
     oom = np.array([_out_of_memory(row) for row in rows])
+    wanted[~enough, 0] = 0.0
+    wanted[~enough & ~oom, 1] = 0.0
+    wanted[np.array([row.by_cpu for row in rows]), 0] = 0.0
+    present = present_use(cell_id, [row.job_id for row in rows])
+    floor = facts.reserved if present is None else np.maximum(facts.reserved, present.most)
+    target = vertical_rules.bounded(wanted, floor, rules, limits)
+    # Before there is enough history, a task out of memory is a reason for more RAM, and for nothing else.
+    target[~enough, 1] = np.maximum(target[~enough, 1], limits[~enough, 1])
+    since_s = np.array([np.inf if (since := _since(row.limits_at, now)) is None else since for row in rows])
     decided = vertical_rules.decide(limits, target, rules, since_s=since_s, oom=oom)
-    _store(rows, cpu, ram, fresh, decided, np.where(enough[:, None], target, 0), until, now)
+    _store(rows, cpu, ram, fresh, decided, np.where((enough | oom)[:, None], target, 0), until, now)
     return _changes(rows, decided, oom, now)
 
 
@@ -165,21 +184,28 @@ def _add(rows: Sequence[_Row], places: Sequence[int], read: NewUse, cpu: Weights
             row.first_at = first if row.first_at is None else min(row.first_at, first)
 
 
-def _add_kills(rows: Sequence[_Row], ram: Weights, facts: TaskFacts, fresh: Bools) -> None:
+def _limit_to_machines(cell_id: int, rules: LimitRules, limits: Ints) -> None:
+    """Lower the upper bounds to the size of the largest machine, but not below the present limits."""
+    largest = np.array(query(_LARGEST, [cell_id])[0])
+    if largest.all():
+        np.minimum(rules.high, np.maximum(largest, limits), out=rules.high)
+
+
+def _add_kills(rows: Sequence[_Row], ram: Weights, facts: TaskFacts, fresh: Bools, now: dt.datetime) -> None:
     """Count a task that ran out of memory since the last turn as use above its limit."""
-    for place, (row, oom_at) in enumerate(zip(rows, facts.oom_at, strict=True)):
-        if oom_at is None or (row.oom_at is not None and oom_at <= row.oom_at):
+    for place, (row, oom_sum) in enumerate(zip(rows, facts.oom_sum.tolist(), strict=True)):
+        further, row.oom_sum = oom_sum > row.oom_sum, oom_sum
+        if not further:
             continue
         used = np.array([row.ram * vertical_rules.OOM_FACTOR])
         ram[place, RAM_BUCKETS.of(used)[0]] += 1.0
-        row.oom_at = oom_at
+        row.oom_at = now
         fresh[place] = True
 
 
 def _enough(row: _Row, now: dt.datetime) -> bool:
-    """Return whether enough usage is known for a recommendation. A task that ran out of memory is enough."""
     since = _since(row.first_at, now)
-    return (since is not None and since >= row.vertical.history_s) or _out_of_memory(row)
+    return since is not None and since >= row.vertical.history_s
 
 
 def _out_of_memory(row: _Row) -> bool:
@@ -210,7 +236,7 @@ def _store(
         weights: tuple[Any, ...] = (None, None, None)
         if fresh[place]:
             weights = (*histograms.pack(cpu[place : place + 1]), *histograms.pack(ram[place : place + 1]), until)
-        new.append((row.job_id, *weights, row.first_at, row.oom_at, *wanted, since))
+        new.append((row.job_id, row.version, *weights, row.first_at, row.oom_at, row.oom_sum, *wanted, since))
     if new:
         execute(_STORE, [list(column) for column in zip(*new, strict=True)])
 
@@ -219,20 +245,21 @@ def _changes(rows: Sequence[_Row], decided: LimitChanges, oom: Bools, now: dt.da
     """Return the due changes, at most `MOST_CHANGES`: first of jobs with tasks out of memory, then of those that need
     more, then of those that free most.
     """
-    found: list[tuple[tuple[bool, bool, float], Change]] = []
+    found: list[tuple[tuple[bool, bool, float], int, Change]] = []
     for place in np.flatnonzero(decided.due).tolist():
         row = rows[place]
-        waits = (row.held_until, row.retry_at)
+        cpu, ram = (int(value) for value in decided.limits[place])
+        waits = [row.limits_held_until if not oom[place] else None]
+        waits += [row.retry_at] if cpu > row.cpu or ram > row.ram else []
         if row.mode != AUTO or row.updating or any(at is not None and at > now for at in waits):
             continue
-        cpu, ram = (int(value) for value in decided.limits[place])
         freed = row.tasks * max((row.cpu - cpu) / max(row.cpu, 1), (row.ram - ram) / max(row.ram, 1))
         values = ScaledValues(row.tasks, cpu, ram)
         reason = format_reason(values, (row.cpu, row.ram), oom=bool(oom[place]))
         urgency = (not oom[place], cpu <= row.cpu and ram <= row.ram, -freed)
-        found.append((urgency, Change(row.job_id, row.version, values, reason, {"limits_at": now})))
-    found.sort(key=lambda pair: pair[0])
-    return [change for _, change in found[:MOST_CHANGES]]
+        found.append((urgency, row.tenant_id, Change(row.job_id, row.version, values, reason, {"limits_at": now})))
+    found.sort(key=lambda one: one[0])
+    return shared([(tenant, change) for _, tenant, change in found], MOST_CHANGES)
 
 
 def format_reason(values: ScaledValues, before: tuple[int, int], *, oom: bool) -> str:

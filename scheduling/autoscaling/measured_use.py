@@ -38,11 +38,12 @@ SELECT job, cpu, ram, sum(weight)::float8, min(start_time) FROM (
   WHERE u.start_time >= %(after)s - interval '1 hour' AND u.end_time > %(after)s AND u.end_time <= %(until)s
 ) AS w GROUP BY GROUPING SETS ((job, cpu), (job, ram))
 """
-# Reservations that reclamation has lowered below the limit, and the last time when a task ran out of memory.
+# Reservations that reclamation has lowered below the limit, and the sum of the times when tasks ran out of memory. A
+# sum, because the clocks of machines differ: it grows with each further end, whatever its clock shows.
 _TASKS = """
 SELECT t.job_id, coalesce(max(t.reservation[1]) FILTER (WHERE t.reservation[1] < t."limit"[1]), 0),
   coalesce(max(t.reservation[2]) FILTER (WHERE t.reservation[2] < t."limit"[2]), 0),
-  to_timestamp(max((t.exit->>'at')::float8) FILTER (WHERE t.exit->>'cause' = 'out-of-memory'))
+  coalesce(sum((t.exit->>'at')::float8) FILTER (WHERE t.exit->>'cause' = 'out-of-memory'), 0)
 FROM scheduling_task AS t WHERE t.job_id = ANY(%s) AND t.state <> 'dead' GROUP BY t.job_id
 """
 # Older samples are missing ones.
@@ -95,51 +96,56 @@ def windows_read(jobs: MeasuredJobs, *, after: dt.datetime, until: dt.datetime) 
 
 class TaskFacts(NamedTuple):
     """What is known of the tasks of J jobs. `reserved` [J, 2]: the largest reservations of CPU and RAM that reclamation
-    has lowered below the limit; 0 without one. `oom_at`: the last time when a task ran out of memory, or None.
+    has lowered below the limit; 0 without one. `oom_sum` [J]: grows when a further task has run out of memory.
     """
 
     reserved: Floats
-    oom_at: list[dt.datetime | None]
+    oom_sum: Floats
 
 
 def tasks_read(job_ids: Sequence[int]) -> TaskFacts:
     """Return facts about the live tasks of jobs. Makes one query."""
-    found = TaskFacts(np.zeros((len(job_ids), 2)), [None] * len(job_ids))
+    found = TaskFacts(np.zeros((len(job_ids), 2)), np.zeros(len(job_ids)))
     place = {job_id: row for row, job_id in enumerate(job_ids)}
-    for job_id, cpu, ram, oom_at in query(_TASKS, [list(job_ids)]):
+    for job_id, cpu, ram, oom_sum in query(_TASKS, [list(job_ids)]):
         row = place[job_id]
         found.reserved[row] = cpu, ram
-        found.oom_at[row] = oom_at
+        found.oom_sum[row] = oom_sum
     return found
 
 
-class CpuUse(NamedTuple):
-    """The present use of CPU by J jobs. `used` [J]: milli-cores of all measured tasks. `tasks` [J]: how many there
-    are.
+class PresentUse(NamedTuple):
+    """The present use of J jobs. `cpu` [J]: milli-cores of all measured tasks, with the CPU that throttling denied.
+    `tasks` [J]: how many there are. `most` [J, 2]: the largest use of CPU and of RAM by one task.
     """
 
-    used: Floats
+    cpu: Floats
     tasks: Ints
+    most: Floats
 
 
-def cpu_read(cell_id: int, job_ids: Sequence[int]) -> CpuUse | None:
-    """Return the present use of CPU by jobs, with the CPU that throttling denied, from one answer of Redis. Return None
-    if Redis cannot be reached.
+def present_use(cell_id: int, job_ids: Sequence[int]) -> PresentUse | None:
+    """Return the present use of jobs from one answer of Redis. Return None if Redis cannot be reached. `job_ids`:
+    sorted.
     """
     try:
         read = live_usage.read_cell(cell_id)
     except redis.RedisError as error:
-        log.warning("the load of jobs is unknown, and their numbers of tasks stay", cell_id=cell_id, error=str(error))
+        log.warning("the present use of jobs is unknown", cell_id=cell_id, error=str(error))
         return None
     rows = read.rows[(read.rows["at"] >= read.now - FRESH_S) & (read.rows["task_id"] > 0)]
-    ids = np.array(job_ids, dtype=np.int64)  # sorted
+    ids = np.array(job_ids, dtype=np.int64)
     jobs = rows["task_id"] >> INDEX_BITS
     place = np.searchsorted(ids, jobs)
     place[place == len(ids)] = 0
     known = ids[place] == jobs if len(ids) else np.zeros(len(jobs), dtype=np.bool_)
+    place, rows = place[known], rows[known]
     demand = rows["cpu_milli"].astype(np.float64) + rows["throttled_milli"]
-    used: Floats = np.bincount(place[known], weights=demand[known], minlength=len(ids)).astype(np.float64)
-    return CpuUse(used, np.bincount(place[known], minlength=len(ids)).astype(np.int64))
+    used: Floats = np.bincount(place, weights=demand, minlength=len(ids)).astype(np.float64)
+    most = np.zeros((len(ids), 2))
+    np.maximum.at(most[:, 0], place, demand)
+    np.maximum.at(most[:, 1], place, rows["ram_bytes"].astype(np.float64))
+    return PresentUse(used, np.bincount(place, minlength=len(ids)).astype(np.int64), most)
 
 
 def load_by_cpu(used: float, measured: int, running: int, *, limit: int, share: float) -> Load | None:

@@ -7,12 +7,14 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import structlog
 
-from scheduling.autoscaling.changes import ME
-from scheduling.jobs.actions.autoscaled import ScaledValues, own_values, seen_values, stored_values
+from scheduling.jobs.actions.autoscaled import AUTOSCALER, ScaledValues, stored_values
 from scheduling.journal.sql import execute, query
 from scheduling.models import JobAutoscaling
 from scheduling.spec.autoscaling.fields import OFF, Autoscale, Horizontal, Vertical
+
+log = structlog.get_logger(__name__)
 
 # Rows that one call reads at most.
 AT_ONCE = 500
@@ -34,12 +36,21 @@ WHERE j.cell_id = %s AND j.state <> 'dead' AND s.spec ? 'autoscale'
   AND NOT EXISTS (SELECT FROM scheduling_jobautoscaling AS a WHERE a.job_id = j.id) ORDER BY j.id
 """
 
+# What users have set last, as far as it is known: the newest version that the autoscaler did not make.
+_BY_USERS = """
+SELECT DISTINCT ON (s.job_id) s.job_id,
+  json_build_object('tasks', s.spec->'tasks', 'task', json_build_object('limit', s.spec->'task'->'limit'))::text
+FROM scheduling_jobspec AS s WHERE s.job_id = ANY(%s) AND s.actor <> 'system:autoscaler'
+ORDER BY s.job_id, s.version DESC
+"""
+
 
 def rows_follow(cell_id: int, now: dt.datetime) -> int:
     """Read the specs that have changed since the last call. Return the number of rows that were read, at most
     `AT_ONCE`. Rows of jobs whose spec has no rules any more are deleted.
 
-    If a user has changed a value that the autoscaler sets, the autoscaler leaves the job alone for some time.
+    If an update that is not its own has changed a value, the autoscaler leaves this value alone for some time. An error
+    with the rules of one job ends only its scaling.
     """
     found = query(_CHANGED, [cell_id, AT_ONCE])
     if not found:
@@ -53,7 +64,11 @@ def rows_follow(cell_id: int, now: dt.datetime) -> int:
             gone.append(job_id)
             continue
         row = rows[job_id]
-        _follow(row, version, actor, msgspec.json.decode(rules), stored_values(msgspec.json.decode(values)), now)
+        try:
+            _follow(row, version, actor, msgspec.json.decode(rules), stored_values(msgspec.json.decode(values)), now)
+        except Exception:  # such as rules that a newer version of the software has written
+            log.exception("the autoscaler cannot read the rules of a job", job_id=job_id)
+            row.version, row.vertical, row.horizontal = version, "", ""
         kept.append(row)
     if kept:
         # One INSERT with ON CONFLICT: `bulk_update` would need a second for a hundred rows.
@@ -65,8 +80,9 @@ def rows_follow(cell_id: int, now: dt.datetime) -> int:
 
 
 _COLUMNS = (
-    *("version", "rules", "vertical", "horizontal", "tasks", "cpu", "ram", "own_tasks", "own_cpu", "own_ram"),
-    *("held_until", "wanted_cpu", "wanted_ram", "wanted_since", "wanted_tasks", "schedule_at", "scheduled", "needed"),
+    *("version", "rules", "vertical", "horizontal", "tasks", "cpu", "ram", "limits_at"),
+    *("tasks_held_until", "limits_held_until", "wanted_cpu", "wanted_ram", "wanted_since", "wanted_tasks"),
+    *("schedule_at", "scheduled", "needed"),
     *("low_since", "low_most", "retry_at", "limited_code", "limited_detail", "limited_since"),
 )
 
@@ -74,8 +90,13 @@ _COLUMNS = (
 def rows_repair(cell_id: int) -> int:
     """Delete the rows of ended jobs, and create missing rows. Return the number of created rows."""
     execute(_ENDED, [cell_id])
-    missing = query(_MISSING, [cell_id])
-    JobAutoscaling.objects.bulk_create([JobAutoscaling(job_id=job) for (job,) in missing], ignore_conflicts=True)
+    missing = [job_id for (job_id,) in query(_MISSING, [cell_id])]
+    if missing:
+        rows = []
+        for job_id, stored in query(_BY_USERS, [missing]):
+            own = stored_values(msgspec.json.decode(stored))
+            rows.append(JobAutoscaling(job_id=job_id, own_tasks=own.tasks, own_cpu=own.cpu, own_ram=own.ram))
+        JobAutoscaling.objects.bulk_create(rows, ignore_conflicts=True)
     return len(missing)
 
 
@@ -91,23 +112,22 @@ def _follow(
     """Change `row` to the version of the spec that `actor` made."""
     read = msgspec.convert(rules, Autoscale)
     vertical, horizontal = read.vertical or Vertical(mode=OFF), read.horizontal or Horizontal(max=1, mode=OFF)
-    own = ScaledValues(row.own_tasks, row.own_cpu, row.own_ram)
-    if row.version == 0:
-        own = now_values
-    elif actor != ME.name:
-        own = own_values(own, seen_values(row), now_values)
-        held_s = max(
-            horizontal.down_s if now_values.tasks != row.tasks else 0.0,
-            vertical.every_s if (now_values.cpu, now_values.ram) != (row.cpu, row.ram) else 0.0,
-        )
-        if held_s:
-            row.held_until = now + dt.timedelta(seconds=held_s)
-    row.own_tasks, row.own_cpu, row.own_ram = own
+    limits = (now_values.cpu, now_values.ram)
+    if row.version and actor != AUTOSCALER.name:
+        if now_values.tasks != row.tasks and horizontal.mode != OFF:
+            row.tasks_held_until = now + dt.timedelta(seconds=horizontal.down_s)
+        if limits != (row.cpu, row.ram):
+            row.limits_at = now
+            if vertical.mode != OFF:
+                row.limits_held_until = now + dt.timedelta(seconds=vertical.every_s)
     row.tasks, row.cpu, row.ram = now_values
     row.version = version
     if rules != row.rules:
+        before = row.rules.get("horizontal") or {}
+        if before.get("schedule") != (rules.get("horizontal") or {}).get("schedule"):
+            row.schedule_at = row.scheduled = None
         row.rules = rules
-        row.schedule_at = row.scheduled = row.needed = row.low_since = row.low_most = None
+        row.needed = row.low_since = row.low_most = None
     row.vertical = "" if vertical.mode == OFF else vertical.mode
     row.horizontal = "" if horizontal.mode == OFF else horizontal.mode
     if not row.vertical:

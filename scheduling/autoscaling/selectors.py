@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduling.autoscaling.changes import ME
 from scheduling.autoscaling.savings import ListPrice
-from scheduling.jobs.actions.autoscaled import ScaledValues, stored_values, values_of
+from scheduling.jobs.actions.autoscaled import AUTOSCALER, ScaledValues, stored_values, values_of
 from scheduling.jobs.updates import spec_of
 from scheduling.models import Job, JobAutoscaling, JobSpec
 from scheduling.spec.autoscaling.fields import Autoscale
@@ -55,7 +54,7 @@ def recommendation_of(job: Job) -> Recommendation:
             saves = ListPrice(job).per_month(
                 now.tasks * now.cpu - wanted.tasks * wanted.cpu, now.tasks * now.ram - wanted.tasks * wanted.ram
             )
-    versions = JobSpec.objects.filter(job=job, actor=ME.name).order_by("-version")[:MOST_CHANGES]
+    versions = JobSpec.objects.filter(job=job, actor=AUTOSCALER.name).order_by("-version")[:MOST_CHANGES]
     pairs = _with_before(job, list(versions))
     return Recommendation(job_spec.autoscale or Autoscale(), now, wanted, available, saves, row, pairs)
 

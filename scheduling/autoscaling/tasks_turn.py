@@ -15,8 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduling.autoscaling.changes import Change
-from scheduling.autoscaling.measured_use import cpu_read, load_by_cpu
+import structlog
+
+from scheduling.autoscaling.changes import Change, shared
+from scheduling.autoscaling.measured_use import load_by_cpu, present_use
 from scheduling.autoscaling.rows import read_rules
 from scheduling.autoscaling.rules import horizontal_rules
 from scheduling.autoscaling.rules.horizontal_rules import Load, ScaleDecision, ScaleState
@@ -25,25 +27,29 @@ from scheduling.jobs.actions.autoscaled import ScaledValues
 from scheduling.journal.sql import execute, query
 from scheduling.spec.autoscaling.fields import AUTO, Horizontal
 
+log = structlog.get_logger(__name__)
+
 EVERY_S = 5.0
 # Jobs that one turn changes at most.
 MOST_CHANGES = 20
 # A smoothed load that differs less is not written, except after this time.
 _LEAST_DIFFERENCE, _WRITTEN_EVERY_S = 0.005, 60.0
 _ROWS = """
-SELECT a.job_id, a.version, a.rules::text, a.horizontal, a.tasks, a.cpu, a.ram, a.held_until, a.retry_at, a.needed,
+SELECT a.job_id, a.version, a.rules::text, a.horizontal, a.tasks, a.cpu, a.ram, a.tasks_held_until, a.retry_at,
+  a.needed,
   a.needed_at, a.wanted_tasks, a.low_since, a.low_most, a.scheduled, a.schedule_at, a.tasks_at, j.tasks_running,
-  j.tasks_total - j.tasks_dead, EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = j.id AND u.state = 'open')
+  j.tasks_total - j.tasks_dead, j.tenant_id, EXISTS (SELECT FROM scheduling_update AS u
+    WHERE u.job_id = j.id AND u.state = 'open' AND u.actor <> 'system:autoscaler')
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 WHERE j.cell_id = %s AND j.state <> 'dead' AND a.horizontal <> '' AND a.version = j.spec_version ORDER BY a.job_id
 """
 _STORE = """
 UPDATE scheduling_jobautoscaling AS a SET needed = n.needed, needed_at = n.needed_at, wanted_tasks = n.wanted_tasks,
   low_since = n.low_since, low_most = n.low_most, scheduled = n.scheduled, schedule_at = n.schedule_at
-FROM unnest(%s::bigint[], %s::float8[], %s::timestamptz[], %s::integer[], %s::timestamptz[], %s::integer[],
-  %s::integer[], %s::timestamptz[]) AS n(job_id, needed, needed_at, wanted_tasks, low_since, low_most, scheduled,
-  schedule_at)
-WHERE a.job_id = n.job_id
+FROM unnest(%s::bigint[], %s::integer[], %s::float8[], %s::timestamptz[], %s::integer[], %s::timestamptz[],
+  %s::integer[], %s::integer[], %s::timestamptz[]) AS n(job_id, version, needed, needed_at, wanted_tasks, low_since,
+  low_most, scheduled, schedule_at)
+WHERE a.job_id = n.job_id AND a.version = n.version
 """
 
 
@@ -58,7 +64,7 @@ class _Row:
     tasks: int
     cpu: int
     ram: int
-    held_until: dt.datetime | None
+    tasks_held_until: dt.datetime | None
     retry_at: dt.datetime | None
     needed: float | None
     needed_at: dt.datetime | None
@@ -70,6 +76,7 @@ class _Row:
     tasks_at: dt.datetime | None
     running: int
     live: int
+    tenant_id: int
     updating: bool
 
     @property
@@ -96,7 +103,11 @@ def tasks_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
     decisions = []
     for row in rows:
         before = (row.scheduled, row.schedule_at)
-        _follow_schedule(row, now)
+        try:
+            _follow_schedule(row, now)
+        except Exception:  # such as a time zone that this host does not have
+            log.exception("the autoscaler cannot read the rules of a job", job_id=row.job_id)
+            continue
         rules = row.horizontal
         decision = horizontal_rules.decide(
             row.state, row.tasks, loads.get(row.job_id), row.scheduled, rules, now=now.timestamp()
@@ -112,11 +123,11 @@ def _loads(cell_id: int, rows: Sequence[_Row]) -> Mapping[int, Load]:
     """
     found: dict[int, Load] = {}
     by_cpu = [row for row in rows if row.horizontal.cpu is not None]
-    use = cpu_read(cell_id, [row.job_id for row in by_cpu]) if by_cpu else None
+    use = present_use(cell_id, [row.job_id for row in by_cpu]) if by_cpu else None
     for place, row in enumerate(by_cpu if use is not None else ()):
         assert use is not None
         assert row.horizontal.cpu is not None
-        load = load_by_cpu(use.used[place], int(use.tasks[place]), row.running, limit=row.cpu, share=row.horizontal.cpu)
+        load = load_by_cpu(use.cpu[place], int(use.tasks[place]), row.running, limit=row.cpu, share=row.horizontal.cpu)
         if load is not None:
             found[row.job_id] = load
     asked = {row.job_id: metric for row in rows if (metric := row.horizontal.metric) is not None}
@@ -148,7 +159,14 @@ def _store(decisions: Sequence[tuple[_Row, ScaleDecision, bool]]) -> None:
         kept = state if decision.tasks == row.tasks else old
         new.append(
             (
-                *(row.job_id, state.needed, _time(state.needed_at or None), decision.wanted, _time(kept.low_since)),
+                *(
+                    row.job_id,
+                    row.version,
+                    state.needed,
+                    _time(state.needed_at or None),
+                    decision.wanted,
+                    _time(kept.low_since),
+                ),
                 *(kept.low_most or None, row.scheduled, row.schedule_at),
             )
         )
@@ -157,20 +175,19 @@ def _store(decisions: Sequence[tuple[_Row, ScaleDecision, bool]]) -> None:
 
 
 def _changes(decisions: Sequence[tuple[_Row, ScaleDecision]], now: dt.datetime) -> list[Change]:
-    found: list[tuple[int, Change]] = []
+    found: list[tuple[int, int, Change]] = []
     for row, decision in decisions:
-        waits = (row.held_until, row.retry_at)
+        waits = [row.tasks_held_until, *([row.retry_at] if decision.tasks > row.tasks else [])]
         if decision.tasks == row.tasks or row.mode != AUTO or row.updating:
             continue
         if any(at is not None and at > now for at in waits):
             continue
         values = ScaledValues(decision.tasks, row.cpu, row.ram)
         times = {"tasks_at": now, "low_since": None, "low_most": None}
-        found.append(
-            (row.tasks - decision.tasks, Change(row.job_id, row.version, values, _reason(row, decision), times))
-        )
-    found.sort(key=lambda pair: pair[0])
-    return [change for _, change in found[:MOST_CHANGES]]
+        change = Change(row.job_id, row.version, values, _reason(row, decision), times)
+        found.append((row.tasks - decision.tasks, row.tenant_id, change))
+    found.sort(key=lambda one: one[0])
+    return shared([(tenant, change) for _, tenant, change in found], MOST_CHANGES)
 
 
 def _reason(row: _Row, decision: ScaleDecision) -> str:

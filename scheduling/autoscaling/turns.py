@@ -3,8 +3,9 @@
     claim a turn ─► rows follow the specs ─► numbers of tasks, every 5 s ─┐
                                          └─► limits, every minute ────────┴─► ordinary updates of jobs
 
-Any process of a master may claim the next turn. Each change names the version of the job from which it was decided, so
-two processes cannot make the same change twice.
+Any process of a master may claim the next turn. What a turn writes names the version of the job that it has read, so
+two processes cannot make the same change twice, and a slow turn overwrites nothing newer. An error with one job, or
+with one part of a turn, does not keep the others from being scaled.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
-from scheduling.autoscaling.changes import changes_apply
+import structlog
+from django.db import DatabaseError, InterfaceError
+
+from scheduling.autoscaling.changes import Change, changes_apply
 from scheduling.autoscaling.limits_turn import limits_recommend
 from scheduling.autoscaling.rows import AT_ONCE, rows_follow
 from scheduling.autoscaling.tasks_turn import EVERY_S, tasks_recommend
-from scheduling.journal.sql import query
+from scheduling.journal.sql import execute, query
 from scheduling.models import CellAutoscaling
+
+log = structlog.get_logger(__name__)
 
 # The age of the last turn in seconds, and whether there are jobs to scale.
 _PEEK = """
@@ -26,10 +32,18 @@ SELECT extract(epoch FROM clock_timestamp() - c.turned_at)::float8,
     WHERE j.cell_id = %(cell)s AND j.state <> 'dead')
 FROM (SELECT %(cell)s::bigint AS id) AS one LEFT JOIN scheduling_cellautoscaling AS c ON c.cell_id = one.id
 """
+# A process has the turn until it ends it. A killed process holds it up for this long.
+_CLAIM_S = 30.0
 _CLAIM = """
-UPDATE scheduling_cellautoscaling SET turned_at = clock_timestamp()
+UPDATE scheduling_cellautoscaling
+SET turned_at = clock_timestamp(), claimed_until = clock_timestamp() + make_interval(secs => %s)
 WHERE cell_id = %s AND (turned_at IS NULL OR turned_at <= clock_timestamp() - make_interval(secs => %s))
+  AND (claimed_until IS NULL OR claimed_until <= clock_timestamp())
 RETURNING turned_at
+"""
+_END = """
+UPDATE scheduling_cellautoscaling SET claimed_until = NULL,
+  finished_at = CASE WHEN %s THEN clock_timestamp() ELSE finished_at END WHERE cell_id = %s
 """
 
 
@@ -54,25 +68,38 @@ def autoscale(cell_id: int, *, every_s: float = EVERY_S) -> Turn:
     if age_s is not None and age_s < every_s:
         return Turn(live=True)
     CellAutoscaling.objects.bulk_create([CellAutoscaling(cell_id=cell_id)], ignore_conflicts=True)
-    claimed = query(_CLAIM, [cell_id, every_s])
+    claimed = query(_CLAIM, [_CLAIM_S, cell_id, every_s])
     if not claimed:
         return Turn(live=True)
     now: dt.datetime = claimed[0][0]
+    changes: list[Change] = []
+    whole = True
     while rows_follow(cell_id, now) == AT_ONCE:
         pass
-    changes = [*tasks_recommend(cell_id, now), *limits_recommend(cell_id, now)]
-    return Turn(changes_apply(changes), live=True, taken=True)
+    for recommend in (tasks_recommend, limits_recommend):
+        try:
+            changes += recommend(cell_id, now)
+        except (DatabaseError, InterfaceError):
+            raise
+        except Exception:
+            log.exception("a turn of the autoscaler failed", cell_id=cell_id, part=recommend.__name__)
+            whole = False
+    changed = changes_apply(changes)
+    execute(_END, [whole, cell_id])
+    return Turn(changed, live=True, taken=True)
 
 
 def lag_s() -> dict[int, float]:
-    """Return by cell id for how many seconds no process has taken a turn. Cells without a job to scale are left out."""
+    """Return by cell id for how many seconds no turn has ended without an error. Cells without a job to scale are left
+    out.
+    """
     return dict(
         query(
             "SELECT j.cell_id, greatest(0, extract(epoch FROM clock_timestamp()"
-            " - greatest(c.turned_at, min(j.created_at))))::float8 FROM scheduling_jobautoscaling AS a"
+            " - greatest(c.finished_at, min(j.created_at))))::float8 FROM scheduling_jobautoscaling AS a"
             " JOIN scheduling_job AS j ON j.id = a.job_id"
             " LEFT JOIN scheduling_cellautoscaling AS c ON c.cell_id = j.cell_id"
-            " WHERE j.state <> 'dead' GROUP BY j.cell_id, c.turned_at"
+            " WHERE j.state <> 'dead' GROUP BY j.cell_id, c.finished_at"
         )
     )
 

@@ -12,6 +12,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.jobs import submit_and_kill, updates
+from scheduling.jobs.actions.autoscaled import FILE, with_scaled_values
 from scheduling.jobs.dependencies.explanations import dependency_sentence
 from scheduling.jobs.fit_guidance import Guidance, guidance
 from scheduling.jobs.plan_quota import quota_sentences
@@ -73,9 +74,9 @@ class JobPlan:
 _NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.RESTART: "restarted"}
 
 
-def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> JobPlan:
+def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, source: str = FILE) -> JobPlan:
     """Return whether the job would be admitted, and which tasks would change. The call changes nothing, but for a
-    short time it locks the same rows as a submission or an update.
+    short time it locks the same rows as a submission or an update. `source`: as in `updates.job_update`.
 
     Raises `NotFound` or `Forbidden` if the caller may not write jobs of this tenant. Other rejections are part of the
     plan.
@@ -83,9 +84,11 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     problem: Rejected | None = None
     try:
-        submit_and_kill.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True)
+        submit_and_kill.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True, source=source)
     except Rejected as refusal:
         problem = refusal
+    if source == FILE:
+        (job_spec,) = with_scaled_values(cell, [job_spec])
     fits = tuple(guidance(cell, job_spec))
     live = submit_and_kill.live_job(cell, job_spec)
     quota = (

@@ -27,6 +27,7 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.core.vocabulary.task_events import Ending
 from scheduling.jobs import job_name_rules, quota_rejections, updates
+from scheduling.jobs.actions.autoscaled import FILE, with_scaled_values
 from scheduling.jobs.dependencies import binding
 from scheduling.jobs.submission.checks import (
     check_alloc_sets,
@@ -126,12 +127,13 @@ def job_apply(
     key: str = "",
     dry_run: bool = False,
     if_revision: str = "",
+    source: str = FILE,
 ) -> Submission:
     """Submit the job if no live job of the tenant has its name. Otherwise update the live job to the spec.
     Idempotent.
 
-    `key`: the idempotency key of the submission; an update ignores it. `if_revision`: as in `job_submit`. Raises the
-    same errors and takes the same locks as `job_submit` and `updates.job_update`.
+    `key`: the idempotency key of the submission; an update ignores it. `if_revision`: as in `job_submit`. `source`: as
+    in `updates.job_update`. Raises the same errors and takes the same locks as `job_submit` and `updates.job_update`.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     job = live_job(cell, job_spec)
@@ -139,7 +141,9 @@ def job_apply(
         return job_submit(
             principal=principal, cell=cell, job_spec=job_spec, key=key, dry_run=dry_run, if_revision=if_revision
         )
-    done = updates.job_update(principal=principal, job=job, job_spec=job_spec, dry_run=dry_run, if_revision=if_revision)
+    done = updates.job_update(
+        principal=principal, job=job, job_spec=job_spec, dry_run=dry_run, if_revision=if_revision, source=source
+    )
     return Submission(job_spec.name, job_spec.tenant, done.outcome, job=done.job)
 
 
@@ -205,7 +209,7 @@ def _submit_part(
             read.append(Submission(name, tenant, "refused", problem=problem))
             given = file.get("tenant") if isinstance(file, Mapping) else None
             rejected |= {(owner, name) for owner in (given, tenant, *principal.roles) if isinstance(owner, str)}
-    specs = [item for item in read if isinstance(item, spec.JobSpecification)]
+    specs = with_scaled_values(cell, [item for item in read if isinstance(item, spec.JobSpecification)])
     verdicts = iter(_submit(principal, cell, specs, dry_run=dry_run, rejected=rejected))
     return [item if isinstance(item, Submission) else next(verdicts) for item in read]
 

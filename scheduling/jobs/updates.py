@@ -30,7 +30,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.jobs import quota_rejections
-from scheduling.jobs.actions.autoscaled import autoscaling_create
+from scheduling.jobs.actions import autoscaled
 from scheduling.jobs.dependencies.changes import check_after, dependencies_keep
 from scheduling.jobs.job_times import deadline_of, times_refusal
 from scheduling.jobs.rollouts.restart_rule import SpecChange, changes
@@ -78,6 +78,7 @@ def job_update(
     check: Callable[[Job], None] | None = None,
     continues: bool = False,
     rolled_back: str = "",
+    source: str = "",
 ) -> JobChange:
     """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
@@ -90,6 +91,9 @@ def job_update(
     paused. If that update is a restart, it restarts the tasks that are left and no other task changes. An undo of a
     change of only the priority, such as a demotion, does the same. `rolled_back`: the open update of the job ends as
     rolled back, for this reason.
+
+    `source`: `FILE` for a job file, whose values the autoscaler may have changed (`actions.autoscaled`), or `VALUES`
+    for single values that a user sets, which the autoscaler goes on from.
 
     Raises `Rejected` if the quota is too small, a field cannot change or the revision is different, and `Conflict` if
     the job has ended. Locks: the cell's row, then the tenant's use of quota. Each step of the update then locks the
@@ -109,6 +113,7 @@ def job_update(
             check=check,
             continues=continues,
             rolled_back=rolled_back,
+            source=source,
         )
     except _Rehearsal as rehearsal:
         return rehearsal.change
@@ -122,6 +127,8 @@ def job_update(
             for_new_spec = quota_requests(job, job_spec)[-1]
             quota_rejections.explain(principal, job.cell, [(problem, for_new_spec)])
         raise
+    if done.outcome == "unchanged" and source == autoscaled.FILE and not dry_run:
+        autoscaled.own_values_store(done.job, autoscaled.values_of(job_spec))
     if done.update is not None and not later:
         update_advance_job(done.job)
         done.update.refresh_from_db()
@@ -147,10 +154,18 @@ def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
 
 
 def spec_before(job: Job) -> spec.JobSpecification:
-    """Return the version of the spec before the current one. Raises `Conflict` if the job has never been updated."""
+    """Return the spec to which an undo returns: the one before the last update that the autoscaler did not make, with
+    the values that it has set since. If it has made all updates, this is the version before the current one. Raises
+    `Conflict` if the job has never been updated.
+    """
     if job.spec_version < 2:
         raise Conflict("nothing-to-undo", f"cannot undo an update of job {job.name}, because it has never been updated")
-    return spec_of(job, job.spec_version - 1)
+    by_users = JobSpec.objects.filter(job=job).exclude(actor=autoscaled.AUTOSCALER.name)
+    last = by_users.order_by("-version").first()
+    if last is None or last.version in (1, job.spec_version):
+        return spec_of(job, job.spec_version - 1)
+    before, now = spec_of(job, last.version - 1), autoscaled.values_of(spec_of(job))
+    return autoscaled.undone(before, autoscaled.stored_values(last.spec), now, job.cell)
 
 
 def spec_columns(
@@ -279,12 +294,16 @@ def _change(
     check: Callable[[Job], None] | None,
     continues: bool,
     rolled_back: str,
+    source: str,
 ) -> JobChange:
     """Store a new version of the spec, and open an update. `earlier`: the job had this spec before, so the time of its
     start may have passed. The other arguments: as in `job_update`.
     """
     job_spec = job_spec.at(cell=job.cell.name, tenant=job.tenant.name)
     with journal.write(job.cell_id, principal) as entry:
+        given = job_spec
+        if source == autoscaled.FILE:
+            job_spec = autoscaled.with_kept_values(job, job_spec)
         pins = pinning.pin_one(job.cell, job.tenant_id, job_spec)
         job_spec, digest = pins.spec, pins.spec.digest()
         job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=job.pk)
@@ -332,7 +351,12 @@ def _change(
             actor=principal.name,
         )
         dependencies_keep(entry, job, job_spec.after)
-        autoscaling_create([(job, job_spec)])
+        autoscaled.autoscaling_create([(job, job_spec)])
+        if source == autoscaled.VALUES:
+            values = autoscaled.stored_values(current.spec)
+            autoscaled.own_values_store(job, autoscaled.values_of(job_spec), before=values)
+        elif source == autoscaled.FILE:
+            autoscaled.own_values_store(job, autoscaled.values_of(given))
         entry.append(
             events.JobChanged(
                 job_id=job.id,

@@ -182,7 +182,7 @@ def _workflows(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
 def _autoscaler(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
     lag = GaugeMetricFamily(
         "borg_autoscaler_lag_seconds",
-        "For how long no process has taken a turn of the autoscaler; 0 if the cell has no job to scale",
+        "For how long no turn of the autoscaler has ended without an error; 0 if the cell has no job to scale",
         labels=["cell"],
     )
     limited = GaugeMetricFamily(

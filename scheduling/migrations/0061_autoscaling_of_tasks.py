@@ -21,6 +21,9 @@ class Migration(migrations.Migration):
             name="horizontal",
             field=models.CharField(blank=True, db_default="", default="", max_length=16),
         ),
+        migrations.AddField(
+            model_name="jobautoscaling", name="tasks_held_until", field=models.DateTimeField(null=True)
+        ),
         migrations.AddField(model_name="jobautoscaling", name="needed", field=models.FloatField(null=True)),
         migrations.AddField(model_name="jobautoscaling", name="needed_at", field=models.DateTimeField(null=True)),
         migrations.AddField(

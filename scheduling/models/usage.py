@@ -101,19 +101,21 @@ class JobAutoscaling(models.Model):
 
     `version`: the version of the spec from which `rules`, `vertical`, `horizontal` (the modes), `tasks`, `cpu` and
     `ram` (the limits of a task) come; 0: not read yet. `own_tasks`, `own_cpu`, `own_ram`: the values that a user set
-    last. `held_until`: no change before this time, because a user has changed these values.
+    last. Only the update of a user changes them. `tasks_held_until`, `limits_held_until`: the autoscaler does not
+    change the number of tasks or the limits before this time, because they were changed by an update that is not its.
 
-    `cpu_weights`, `ram_weights`: decaying histograms of usage as `scheduling.autoscaling.histograms` stores them, at
-    the time `decayed_at`. `first_at`: since when there is usage. `wanted_cpu`, `wanted_ram`: the recommended limits.
-    `wanted_since`: since when they differ from the limits. `oom_at`: the last time when a task ran out of memory.
-    `limits_at`: the last change of the limits.
+    `cpu_weights`, `ram_weights`: decaying histograms of usage as `scheduling.autoscaling.rules.histograms` stores them,
+    at the time `decayed_at`. `first_at`: since when there is usage. `wanted_cpu`, `wanted_ram`: the recommended limits.
+    `wanted_since`: since when they differ from the limits. `oom_at`: when it was seen last that a task ran out of
+    memory. `oom_sum`: the sum of the times of such ends, by the clocks of machines; it grows with each further one.
+    `limits_at`: the last change of the limits, by anybody.
 
     `needed`: the number of tasks that the smoothed load needs, at the time `needed_at`. `wanted_tasks`: the recommended
     number. `low_since`, `low_most`: since when fewer tasks are enough, and the largest number that was needed since.
     `scheduled`: the number by schedule, which changes at `schedule_at`. `tasks_at`: the last change of the number.
 
     `limited_code`, `limited_detail`: why the last change was rejected, since `limited_since`. `retry_at`: when the
-    autoscaler tries again.
+    autoscaler tries again; changes that ask for nothing more do not wait.
     """
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="autoscaling")
@@ -126,7 +128,8 @@ class JobAutoscaling(models.Model):
     own_tasks = models.PositiveIntegerField(default=0)
     own_cpu = models.BigIntegerField(default=0)
     own_ram = models.BigIntegerField(default=0)
-    held_until = models.DateTimeField(null=True)
+    tasks_held_until = models.DateTimeField(null=True)
+    limits_held_until = models.DateTimeField(null=True)
     cpu_weights = models.BinaryField(default=b"")
     ram_weights = models.BinaryField(default=b"")
     decayed_at = models.DateTimeField(null=True)
@@ -135,6 +138,7 @@ class JobAutoscaling(models.Model):
     wanted_ram = models.BigIntegerField(null=True)
     wanted_since = models.DateTimeField(null=True)
     oom_at = models.DateTimeField(null=True)
+    oom_sum = models.FloatField(default=0.0)
     limits_at = models.DateTimeField(null=True)
     limited_code = models.CharField(max_length=64, blank=True)
     limited_detail = models.CharField(max_length=500, blank=True)
@@ -156,12 +160,15 @@ class JobAutoscaling(models.Model):
 
 class CellAutoscaling(models.Model):
     """The progress of the autoscaler in a cell. `folded_until`: up to which time usage windows are in the histograms.
-    `turned_at`: when a process took the last turn.
+    `turned_at`: when the last turn began. `claimed_until`: until then, its process has the turn, unless it ends before.
+    `finished_at`: when the last turn without an error ended.
     """
 
     cell = models.OneToOneField(Cell, models.CASCADE, primary_key=True, related_name="autoscaling")
     folded_until = models.DateTimeField(null=True)
     turned_at = models.DateTimeField(null=True)
+    claimed_until = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
 
     def __str__(self) -> str:
         return f"autoscaling of cell {self.cell_id}"

@@ -12,7 +12,7 @@ import pytest
 
 from portal.cli import jobfile
 from quota.vocabulary.permissions import system
-from scheduling.autoscaling.changes import ME
+from scheduling.jobs.actions.autoscaled import AUTOSCALER
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Job, JobAutoscaling, JobSpec, Task
 from tests.integration import master_processes, world
@@ -59,6 +59,6 @@ def test_a_server_gets_more_tasks_under_load_and_fewer_afterwards(cell, ann, ten
             until(lambda: len(up(job)) >= 2, seconds=120, what="the load has added tasks")
         until(lambda: len(up(job)) == 1, seconds=120, what="the tasks were removed again")
     versions = JobSpec.objects.filter(job=job, version__gt=1)
-    assert {version.actor for version in versions} == {ME.name}
+    assert {version.actor for version in versions} == {AUTOSCALER.name}
     assert [version.spec["tasks"] for version in versions][-1] == 1
     assert JobAutoscaling.objects.get(job=job).own_tasks == 1

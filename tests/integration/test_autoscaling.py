@@ -15,13 +15,14 @@ from django.utils import timezone
 from quota.models import Quota
 from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Role
+from scheduling.autoscaling import turns
 from scheduling.autoscaling.accepting import accepted_spec
-from scheduling.autoscaling.changes import ME
 from scheduling.autoscaling.rows import rows_repair
 from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.autoscaling.turns import autoscale
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import updates
+from scheduling.jobs.actions.autoscaled import AUTOSCALER, FILE
 from scheduling.jobs.actions.scale import job_scale
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
@@ -34,7 +35,7 @@ from tests.integration.usage_rows import store_usage
 pytestmark = pytest.mark.django_db(transaction=True)
 MIB = 2**20
 VERTICAL = {"vertical": {"mode": "auto", "history_s": 3600, "every_s": 60}}
-HORIZONTAL = {"horizontal": {"max": 6, "cpu": 0.5, "window_s": 5, "up_s": 0, "down_s": 60}}
+HORIZONTAL = {"horizontal": {"max": 6, "cpu": 0.5, "window_s": 5, "up_s": 10, "down_s": 60}}
 
 
 def a_file(rules: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def loaded(job: Job, cpu_milli: int, *, tasks: int | None = None) -> None:
 
 def turn(job: Job) -> int:
     """Take a turn now, however long ago the last one was, and let the updates of jobs proceed."""
-    CellAutoscaling.objects.filter(cell=job.cell).update(turned_at=None)
+    CellAutoscaling.objects.filter(cell=job.cell).update(turned_at=None, claimed_until=None)
     minute = CellAutoscaling.objects.filter(cell=job.cell, folded_until__isnull=False)
     for row in minute:
         row.folded_until -= dt.timedelta(seconds=61)
@@ -112,7 +113,7 @@ def test_limits_follow_measured_use_without_a_restart(submit) -> None:
     tasks = Task.objects.filter(job=job)
     assert set(tasks.values_list("incarnation", "spec_version")) == {(1, 2)}, "no task was restarted"
     version = JobSpec.objects.get(job=job, version=2)
-    assert version.actor == ME.name
+    assert version.actor == AUTOSCALER.name
     changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
     assert changed.data["reason"] == (
         "autoscaler: limit of CPU from 1 core to 0.5 cores and of RAM from 1 GiB to 512 MiB, by measured use"
@@ -224,7 +225,7 @@ def test_without_usage_no_task_is_added_or_removed(submit) -> None:
 def test_a_schedule_sets_the_number_of_tasks(submit) -> None:
     now = timezone.now() - dt.timedelta(minutes=2)
     line = {"at": f"{now.minute} {now.hour} * * *", "tasks": 5}
-    job = submit({"horizontal": {"max": 6, "schedule": [line], "up_s": 0}})
+    job = submit({"horizontal": {"max": 6, "schedule": [line]}})
     assert turn(job) == 1
     assert values(job)[0] == 5
     changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
@@ -254,21 +255,171 @@ def test_a_rejection_by_quota_is_recorded_once_and_tried_again_later(submit, cel
     assert JobAutoscaling.objects.get(job=job).limited_code == ""
 
 
-def test_a_change_by_a_user_wins_and_holds_the_autoscaler(submit, ann) -> None:
+def again(job: Job) -> Job:
+    return Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=job.pk)
+
+
+def test_a_change_by_a_user_wins_and_holds_the_number_of_tasks(submit, ann) -> None:
     job = submit(HORIZONTAL)
     loaded(job, 900)
     turn(job)
     assert values(job)[0] == 6
-    job_scale(principal=ann, job=Job.objects.select_related("cell", "tenant").get(pk=job.pk), tasks=2)
+    updates.updates_advance(job.cell_id)
+    job_scale(principal=ann, job=again(job), tasks=2)
     updates.updates_advance(job.cell_id)
     loaded(job, 2000)
     assert turn(job) == 0
     row = JobAutoscaling.objects.get(job=job)
     assert row.own_tasks == 2
-    assert row.held_until is not None
-    later(job, 60, "held_until")
-    later(job, 60, "tasks_at")
+    assert row.tasks_held_until is not None
+    assert row.limits_held_until is None
+    later(job, 60, "tasks_held_until", "tasks_at")
     assert turn(job) == 1
+
+
+def test_a_change_of_limits_does_not_hold_the_number_of_tasks(submit, ann, cell) -> None:
+    job = submit(HORIZONTAL)
+    turn(job)
+    file = a_file(HORIZONTAL)
+    file["task"] = file["task"] | {"limit": {"cpu": "500m", "ram": "1Gi", "disk": "64Mi"}}
+    updates.job_update(principal=ann, job=again(job), job_spec=world.read(cell, file), source=FILE)
+    updates.updates_advance(cell.id)
+    loaded(job, 450)
+    assert turn(job) == 1
+    assert values(job)[0] == 6
+
+
+def test_tasks_are_removed_while_more_of_them_are_rejected(submit, cell) -> None:
+    job = submit(HORIZONTAL)
+    Quota.objects.update(amounts=[3000, 2**40, 2**40, 0, 0, 1000])
+    loaded(job, 900)
+    turn(job)
+    assert JobAutoscaling.objects.get(job=job).retry_at is not None
+    later(job, 3600, "needed_at")
+    loaded(job, 100)
+    turn(job)
+    later(job, 61, "low_since")
+    assert turn(job) == 1
+    assert values(job)[0] == 1
+
+
+def test_a_part_of_the_tasks_is_added_if_quota_has_room_for_it(submit, cell) -> None:
+    job = submit(HORIZONTAL)
+    Quota.objects.update(amounts=[4500, 2**40, 2**40, 0, 0, 1000])
+    loaded(job, 900)
+    assert turn(job) == 1
+    assert values(job)[0] == 4
+    assert JobAutoscaling.objects.get(job=job).limited_code == "quota-exceeded"
+
+
+def test_undo_returns_to_before_the_update_of_a_user_with_the_present_number(submit, ann, cell, machine) -> None:
+    job = submit(HORIZONTAL)
+    turn(job)
+    bad = a_file(HORIZONTAL, labels={"version": "bad"})
+    updates.job_update(principal=ann, job=again(job), job_spec=world.read(cell, bad), source=FILE)
+    updates.updates_advance(cell.id)
+    loaded(job, 900)
+    assert turn(job) == 1
+    updates.job_undo(principal=ann, job=again(job))
+    undone = updates.spec_of(again(job))
+    assert (undone.labels, undone.tasks) == ({}, 6)
+    file = a_file(HORIZONTAL)
+    answer = updates.job_update(principal=ann, job=again(job), job_spec=world.read(cell, file), source=FILE)
+    assert answer.outcome == "unchanged", "an undo is not a value that a user has set"
+
+
+def test_undo_of_a_number_that_a_user_has_set_returns_to_the_number_before(submit, ann) -> None:
+    job = submit(HORIZONTAL)
+    turn(job)
+    job_scale(principal=ann, job=again(job), tasks=5)
+    updates.updates_advance(job.cell_id)
+    updates.job_undo(principal=ann, job=again(job))
+    assert values(job)[0] == 3
+
+
+def test_a_number_that_the_file_has_by_chance_is_its_own(submit, ann, cell) -> None:
+    job = submit(HORIZONTAL)
+    loaded(job, 900)
+    turn(job)
+    same = world.read(cell, a_file(HORIZONTAL, tasks=6))
+    assert updates.job_update(principal=ann, job=again(job), job_spec=same, source=FILE).outcome == "unchanged"
+    assert JobAutoscaling.objects.get(job=job).own_tasks == 6
+
+
+def test_a_lost_row_is_made_again_with_what_a_user_has_set(submit, ann, cell) -> None:
+    job = submit(HORIZONTAL)
+    loaded(job, 900)
+    turn(job)
+    JobAutoscaling.objects.all().delete()
+    rows_repair(cell.id)
+    turn(job)
+    same = world.read(cell, a_file(HORIZONTAL))
+    assert updates.job_update(principal=ann, job=again(job), job_spec=same, source=FILE).outcome == "unchanged"
+    assert values(job)[0] == 6
+
+
+def test_one_job_with_wrong_rules_does_not_stop_the_others(submit, cell, ann) -> None:
+    job = submit(HORIZONTAL)
+    other = world.submit(ann, cell, a_file(HORIZONTAL, name="other"))
+    turn(job)
+    wrong = {"horizontal": HORIZONTAL["horizontal"] | {"later": 1}}  # a newer version of the software has this field
+    JobSpec.objects.filter(job=other).update(spec=updates.spec_of(again(other)).to_json() | {"autoscale": wrong})
+    JobAutoscaling.objects.filter(job=other).update(version=0)
+    loaded(job, 900)
+    assert turn(job) == 1
+    JobSpec.objects.filter(job=other).update(spec=world.read(cell, a_file(HORIZONTAL, name="other")).to_json())
+    zone = {"schedule": [{"at": "@daily", "tasks": 2, "time_zone": "Mars/Phobos"}]}
+    rules = {"horizontal": HORIZONTAL["horizontal"] | zone}
+    JobAutoscaling.objects.filter(job=other).update(rules=rules, horizontal="auto", version=1, schedule_at=None)
+    JobAutoscaling.objects.filter(job=job).update(wanted_tasks=None)
+    turn(job)
+    assert JobAutoscaling.objects.get(job=job).wanted_tasks is not None
+
+
+def test_the_lag_grows_while_turns_fail(submit, cell, monkeypatch) -> None:
+    job = submit(HORIZONTAL)
+    turn(job)
+    CellAutoscaling.objects.update(finished_at=timezone.now() - dt.timedelta(hours=1))
+    Job.objects.update(created_at=timezone.now() - dt.timedelta(hours=2))
+
+    def fails(cell_id: int, now: dt.datetime) -> list[object]:
+        raise RuntimeError("wrong")
+
+    monkeypatch.setattr(turns, "tasks_recommend", fails)
+    turn(job)
+    assert turns.lag_s()[cell.id] > 3000
+    monkeypatch.undo()
+    turn(job)
+    assert turns.lag_s()[cell.id] < 3000
+
+
+def test_a_turn_that_another_process_has_claimed_is_not_taken(submit, cell) -> None:
+    job = submit(HORIZONTAL)
+    turn(job)
+    soon = timezone.now() + dt.timedelta(seconds=30)
+    CellAutoscaling.objects.update(turned_at=timezone.now() - dt.timedelta(minutes=1), claimed_until=soon)
+    assert not autoscale(cell.id).taken
+    CellAutoscaling.objects.update(claimed_until=timezone.now() - dt.timedelta(seconds=1))
+    assert autoscale(cell.id).taken
+
+
+def test_a_task_out_of_memory_without_history_raises_only_the_limit_of_ram(submit) -> None:
+    job = submit({"vertical": VERTICAL["vertical"] | {"history_s": 86_400}})
+    used(job, hours=1)
+    Task.objects.filter(job=job, index=1).update(exit={"cause": "out-of-memory", "at": 1e9, "signal": 9})
+    assert turn(job) == 1
+    _, cpu, ram = values(job)
+    assert cpu == 1000
+    assert ram > 1024 * MIB
+    later(job, 3600, "limits_at", "oom_at")
+    assert turn(job) == 0, "there is still too little history for lower limits"
+
+
+def test_limits_do_not_rise_above_the_largest_machine(submit, machine) -> None:
+    job = submit({"vertical": VERTICAL["vertical"] | {"mode": "recommend"}})
+    used(job, ram=4 * machine.capacity[1])
+    turn(job)
+    assert JobAutoscaling.objects.get(job=job).wanted_ram <= max(machine.capacity[1], 1024 * MIB)
 
 
 def test_a_job_that_is_changed_meanwhile_is_left_alone(submit, ann, cell) -> None:
@@ -436,7 +587,7 @@ class TestMetrics:
 
     def job(self, submit, port: int, **metric: Any) -> Job:
         metric = {"name": "queue_length", "target": 10, "port": "http", "over": "max"} | metric
-        job = submit({"horizontal": {"max": 6, "metric": metric, "window_s": 5, "up_s": 0}})
+        job = submit({"horizontal": {"max": 6, "metric": metric, "window_s": 5, "up_s": 10}})
         Task.objects.filter(job=job, index=0).update(ports=[port])  # nothing listens on the ports of the others
         return job
 

@@ -17,7 +17,6 @@ from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access import selectors
 from scheduling.core.explaining.wording import format_fit
-from scheduling.jobs.actions.autoscaled import with_scaled_values
 from scheduling.jobs.plans import JobPlan, job_plan
 from scheduling.jobs.submit_and_kill import job_apply, spec_for
 from scheduling.models import Cell
@@ -52,8 +51,7 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
         return render(request, "sigma/submit.html", context)
     with problem_kept(context):
         cell = selectors.cell_named(principal, context["cell"])
-        given = spec_for(principal=principal, cell=cell, file=file_of(context["text"]), tenant=context["tenant"])
-        wanted = with_scaled_values(cell, given)
+        wanted = spec_for(principal=principal, cell=cell, file=file_of(context["text"]), tenant=context["tenant"])
         if request.POST.get("do") == "submit":
             done = job_apply(principal=principal, cell=cell, job_spec=wanted)
             add_outcome(request, done.outcome, wanted.name)

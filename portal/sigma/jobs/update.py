@@ -18,7 +18,9 @@ from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.selectors import job_current_spec
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.core.vocabulary.states import JobState
+from scheduling.jobs.actions.autoscaled import VALUES
 from scheduling.jobs.plans import job_plan
+from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import spec_for
 from scheduling.jobs.updates import job_update
 from scheduling.models import Job
@@ -48,10 +50,12 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
         file = file_of(context["text"])
         wanted = spec_for(principal=principal, cell=job.cell, file=file, tenant=tenant, name=job.name)
         if given.get("do") == "submit":
-            done = job_update(principal=principal, job=job, job_spec=wanted)
+            done = job_update(
+                principal=principal, job=job, job_spec=wanted, if_revision=revision_of(job), source=VALUES
+            )
             add_outcome(request, done.outcome, job.name)
             return redirect("sigma:job", cell=cell, tenant=tenant, name=name)
-        plan = job_plan(principal=principal, cell=job.cell, job_spec=wanted)
+        plan = job_plan(principal=principal, cell=job.cell, job_spec=wanted, source=VALUES)
         context |= plan_context(plan, wanted, job.cell)
     return rendered(request, "sigma/update.html", context)
 

@@ -2,7 +2,8 @@
 transaction that records their file, so a version is either in PostgreSQL or in the archive, never in both.
 
 A version is archived `ended_jobs_keep_days` after a later version replaced it, if nothing refers to it. The current
-version of a job and the one before it, to which an undo returns, always stay.
+version of a job and the one before it always stay, and so do the last one that the autoscaler did not make and the
+one before that, to which an undo returns.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ _UNUSED = """
     FROM scheduling_job AS j JOIN scheduling_jobspec AS s ON s.job_id = j.id
     WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.spec_version > 2 AND s.version < j.spec_version - 1
     AND NOT (s.version = 1 AND j.key <> '')
+    AND NOT EXISTS (SELECT FROM (SELECT max(v.version) AS version FROM scheduling_jobspec AS v
+                                 WHERE v.job_id = s.job_id AND v.actor <> 'system:autoscaler') AS own
+                    WHERE s.version IN (own.version, own.version - 1))
     AND EXISTS (SELECT FROM scheduling_jobspec AS later WHERE later.job_id = s.job_id AND later.version > s.version
                 AND later.created_at < %(before)s)
     AND NOT EXISTS (SELECT FROM scheduling_task AS t WHERE t.job_id = s.job_id AND t.spec_version = s.version)

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from django.db.models import F
+
+from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU, RAM, parse_quantity
 from scheduling.core.vocabulary.states import JobState
 from scheduling.models import Cell, Job, JobAutoscaling, JobSpec
@@ -18,6 +21,10 @@ from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 from scheduling.spec.autoscaling.fields import AUTO, Autoscale
 from scheduling.spec.task_spec import quantity_json
+
+AUTOSCALER = system("autoscaler")
+# What an update comes from: a job file, or a change of single values.
+FILE, VALUES = "file", "values"
 
 
 class ScaledValues(NamedTuple):
@@ -38,33 +45,66 @@ def stored_values(stored: Mapping[str, Any]) -> ScaledValues:
     return ScaledValues(stored["tasks"], *(parse_quantity(name, limit.get(name, 0)) for name in ("cpu", "ram")))
 
 
-def own_values(own: ScaledValues, seen: ScaledValues, now: ScaledValues) -> ScaledValues:
-    """Return the values that a user set last. `own`: the same, when the autoscaler read the job last. `seen`: the
-    values of the job at that time. `now`: its present values. A value that differs from `seen` was set by a user.
+def with_scaled_values(cell: Cell, specs: Sequence[spec.JobSpecification]) -> list[spec.JobSpecification]:
+    """Return the specs of job files with the values that the autoscaler has set, where a job file has the value that a
+    user set last. Makes one query, and none if no spec has rules.
     """
-    return ScaledValues(*(a if b == c else c for a, b, c in zip(own, seen, now, strict=True)))
+    names = {(one.tenant, one.name) for one in specs if one.autoscale is not None}
+    if not names:
+        return list(specs)
+    live = JobSpec.objects.filter(job__cell=cell, version=F("job__spec_version"), job__autoscaling__isnull=False)
+    found = live.exclude(job__state=JobState.DEAD.value).filter(
+        job__tenant__name__in={tenant for tenant, _ in names}, job__name__in={name for _, name in names}
+    )
+    own = [f"job__autoscaling__own_{name}" for name in ScaledValues._fields]
+    rows = {
+        (tenant, name): (ScaledValues(*values), stored_values(stored))
+        for tenant, name, stored, *values in found.values_list("job__tenant__name", "job__name", "spec", *own)
+    }
+    result = []
+    for one in specs:
+        own_and_now = rows.get((one.tenant, one.name)) if one.autoscale is not None else None
+        result.append(one if own_and_now is None else _with_kept(one, *own_and_now, cell))
+    return result
 
 
-def seen_values(row: JobAutoscaling) -> ScaledValues:
-    return ScaledValues(row.tasks, row.cpu, row.ram)
-
-
-def with_scaled_values(cell: Cell, job_spec: spec.JobSpecification) -> spec.JobSpecification:
-    """Return the spec of a job file with the values that the autoscaler has set, where the job file has the same value
-    as before. Makes at most two queries.
-    """
-    rules = job_spec.autoscale
-    if rules is None:
-        return job_spec
-    jobs = JobAutoscaling.objects.select_related("job").exclude(job__state=JobState.DEAD.value)
-    of_name = {"job__tenant__name": job_spec.tenant, "job__name": job_spec.name}
-    row = jobs.filter(job__cell=cell, version__gt=0, **of_name).first()
+def with_kept_values(job: Job, job_spec: spec.JobSpecification) -> spec.JobSpecification:
+    """Return the spec of a job file for a live job as `with_scaled_values` does. The caller has locked the cell."""
+    row = JobAutoscaling.objects.filter(job=job).first() if job_spec.autoscale is not None else None
     if row is None:
         return job_spec
-    current = JobSpec.objects.values_list("spec", flat=True).get(job=row.job, version=row.job.spec_version)
-    now = stored_values(current)
-    own = own_values(ScaledValues(row.own_tasks, row.own_cpu, row.own_ram), seen_values(row), now)
-    return with_values(job_spec, _kept(rules, own, now, values_of(job_spec)), cell)
+    current = JobSpec.objects.filter(job=job).order_by("-version").values_list("spec", flat=True)[0]
+    own = ScaledValues(row.own_tasks, row.own_cpu, row.own_ram)
+    return _with_kept(job_spec, own, stored_values(current), job.cell)
+
+
+def own_values_store(job: Job, own: ScaledValues, *, before: ScaledValues | None = None) -> None:
+    """Store what a user has set: all values, or only those that differ from the values `before`."""
+    columns = {
+        f"own_{name}": value
+        for name, value in own._asdict().items()
+        if before is None or value != getattr(before, name)
+    }
+    if columns:
+        JobAutoscaling.objects.filter(job=job).update(**columns)
+
+
+def undone(before: spec.JobSpecification, update: ScaledValues, now: ScaledValues, cell: Cell) -> spec.JobSpecification:
+    """Return the spec `before` an update that is undone, with the present values `now`. A value that the update has
+    changed returns to what it was. `update`: the values of the update.
+    """
+    if before.autoscale is None:
+        return before
+    old = values_of(before)
+    kept = ScaledValues(*(c if a == b else a for a, b, c in zip(old, update, now, strict=True)))
+    return with_values(before, kept, cell)
+
+
+def _with_kept(
+    job_spec: spec.JobSpecification, own: ScaledValues, now: ScaledValues, cell: Cell
+) -> spec.JobSpecification:
+    assert job_spec.autoscale is not None
+    return with_values(job_spec, _kept(job_spec.autoscale, own, now, values_of(job_spec)), cell)
 
 
 def _kept(rules: Autoscale, own: ScaledValues, now: ScaledValues, given: ScaledValues) -> ScaledValues:
@@ -90,6 +130,10 @@ def with_values(job_spec: spec.JobSpecification, values: ScaledValues, cell: Cel
 
 def autoscaling_create(jobs: Sequence[tuple[Job, spec.JobSpecification]]) -> None:
     """Create the rows of jobs that the autoscaler looks at. Makes no query if there are none."""
-    rows = [JobAutoscaling(job=job) for job, job_spec in jobs if job_spec.autoscale is not None]
+    rows = []
+    for job, job_spec in jobs:
+        if job_spec.autoscale is not None:
+            own = {f"own_{name}": value for name, value in values_of(job_spec)._asdict().items()}
+            rows.append(JobAutoscaling(job=job, **own))
     if rows:
         JobAutoscaling.objects.bulk_create(rows, ignore_conflicts=True)

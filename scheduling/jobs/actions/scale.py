@@ -8,6 +8,7 @@ from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.jobs import updates
+from scheduling.jobs.actions.autoscaled import VALUES
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import spec_limits
 from scheduling.models import Job, Update
@@ -36,6 +37,7 @@ def job_scale(
         if_revision=if_revision or revision_of(job),
         dry_run=dry_run,
         check=_check_open_update,
+        source=VALUES,
     )
 
 
