@@ -17,7 +17,7 @@ from scheduling.usage.usage_windows import TABLE
 
 # Of a larger job, only some tasks are replayed.
 MOST_TASKS = 100
-MOST_DAYS = 14
+MOST_DAYS = 3
 _SPAN = f"""
 SELECT extract(epoch FROM min(start_time))::float8, extract(epoch FROM max(start_time))::float8,
   max(instance_index) + 1 FROM {TABLE} WHERE collection_id = %s AND start_time >= %s

@@ -99,7 +99,7 @@ def _horizontal(
     needed = recorded.cpu_total / (cpu * share) if share else np.full(len(recorded.cpu_total), np.nan)
     # Metrics are not recorded, so only CPU and the schedule decide here.
     replayed = msgspec.structs.replace(rules, metric=None, cpu=share)
-    scheduled = [_scheduled(rules, recorded, step) for step in range(len(needed))]
+    scheduled = _scheduled(rules, recorded, len(needed))
     start = min(max(job_spec.tasks, rules.min), rules.max)
     result = replay_tasks(needed, scheduled, start, replayed, begins_at=recorded.begins_at)
     places = [place for place in range(1, len(result.tasks)) if result.tasks[place] != result.tasks[place - 1]]
@@ -120,10 +120,21 @@ def _horizontal(
     }
 
 
-def _scheduled(rules: Horizontal, recorded: Recorded, step: int) -> int | None:
-    if not rules.schedule:
-        return None
-    return horizontal_rules.scheduled_tasks(rules.schedule, _time(recorded, step))[0]
+def _scheduled(rules: Horizontal, recorded: Recorded, steps: int) -> list[int | None]:
+    """Return the number of tasks by schedule at the end of each window. Each time of the schedule is computed once."""
+    result: list[int | None] = []
+    tasks, following = (None, None) if not rules.schedule else _first(rules, recorded)
+    for step in range(steps):
+        now = _time(recorded, step)
+        if following is not None and now >= following:
+            found, following = horizontal_rules.scheduled_tasks(rules.schedule, now)
+            tasks = tasks if found is None else found
+        result.append(tasks)
+    return result
+
+
+def _first(rules: Horizontal, recorded: Recorded) -> tuple[int | None, dt.datetime | None]:
+    return horizontal_rules.scheduled_tasks(rules.schedule, dt.datetime.fromtimestamp(recorded.begins_at, dt.UTC))
 
 
 def _time(recorded: Recorded, step: int) -> dt.datetime:

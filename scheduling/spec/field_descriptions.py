@@ -157,9 +157,11 @@ FIELD_TEXTS = {
     ),
     "autoscale.horizontal.tolerance": "Differences below this share of the tasks cause no change. Default: 0.1.",
     "autoscale.horizontal.window_s": "Seconds over which the use is averaged, 5 to 86400. Default: 60.",
-    "autoscale.horizontal.up_s": "Shortest time from a change until tasks are added, in seconds. Default: 60.",
+    "autoscale.horizontal.up_s": (
+        "Shortest time from a change until tasks are added, in seconds, 10 to 86400. Default: 60."
+    ),
     "autoscale.horizontal.down_s": (
-        "Seconds for which fewer tasks must have been enough before tasks are removed. Default: 300."
+        "Seconds for which fewer tasks must have been enough before tasks are removed, 20 to 86400. Default: 300."
     ),
     "task.command": (
         "Program and arguments. `$(port.NAME)`, `$(index)`, `$(job)`, `$(cell)`, `$(name)` and `$(packages)` are "

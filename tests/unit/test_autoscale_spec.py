@@ -115,6 +115,14 @@ H = {"max": 10, "cpu": 0.5}
             "minute: 61 is out of range",
         ),
         (
+            {"horizontal": {"max": 10, "schedule": [{"at": "* * * * *", "tasks": 2}]}},
+            {},
+            "autoscale.horizontal.schedule[0].at",
+            "every 15 minutes",
+        ),
+        ({"horizontal": H | {"up_s": 0}}, {}, "autoscale.horizontal.up_s", "from 10 to 86400"),
+        ({"horizontal": H | {"down_s": 0}}, {}, "autoscale.horizontal.down_s", "from 20 to 86400"),
+        (
             {"horizontal": {"max": 10, "schedule": [{"at": "@daily", "tasks": 20}]}},
             {},
             "autoscale.horizontal.schedule[0].tasks",

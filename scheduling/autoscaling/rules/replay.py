@@ -82,7 +82,7 @@ def replay_limits(
     jobs, tasks, steps = recorded.ram.shape
     cpu, ram = histograms.empty(jobs, CPU_BUCKETS), histograms.empty(jobs, RAM_BUCKETS)
     counted, present = CPU_BUCKETS.of(np.nan_to_num(recorded.cpu_counted)), ~np.isnan(recorded.ram)
-    floors = np.stack([_floor(recorded.cpu), _floor(recorded.ram)], axis=-1)  # [J, S, 2]
+    used_lately = np.zeros((FLOOR_STEPS, jobs, 2))  # the largest use of a task, in the last windows
     limits = limits.copy()
     changed_at, oom_at = np.full(jobs, -np.inf), np.full(jobs, -np.inf)
     first_at = np.where(present.any(axis=(1, 2)), np.argmax(present.any(axis=1), axis=1) * STEP_S, np.inf)
@@ -105,10 +105,20 @@ def replay_limits(
             job, _ = np.nonzero(there)
             np.add.at(weights, (job, buckets[there]), 1.0)
         oom_at[killed.any(axis=1)] = now
+        # What a task would have used beyond its limit is not known: a cell sees at most the limit.
+        used_lately[step % FLOOR_STEPS] = np.minimum(
+            np.stack(
+                [np.nan_to_num(values[:, :, step]).max(axis=1) for values in (recorded.cpu, recorded.ram)], axis=1
+            ),
+            limits,
+        )
         oom = oom_at > changed_at
         wanted = vertical_rules.recommended(cpu, ram, rules)
-        wanted[~((now - first_at >= history_s) | oom)] = 0.0
-        target = vertical_rules.bounded(wanted, floors[:, step], rules, limits)
+        enough = now - first_at >= history_s
+        wanted[~enough, 0] = 0.0
+        wanted[~enough & ~oom, 1] = 0.0
+        target = vertical_rules.bounded(wanted, used_lately.max(axis=0), rules, limits)
+        target[~enough, 1] = np.maximum(target[~enough, 1], limits[~enough, 1])
         decided = vertical_rules.decide(limits, target, rules, since_s=now - changed_at, oom=oom)
         for place in np.flatnonzero(decided.due).tolist():
             found.changes[place].append((step, *decided.limits[place].tolist()))
@@ -127,14 +137,6 @@ def _count(found: LimitReplay, recorded: RecordedUse, limits: Ints, there: Bools
     found.use[:, 1] += np.where(there, np.minimum(ram, limits[:, 1, None]), 0).sum(axis=1)
     found.windows += number
     found.throttled += (there & (cpu > limits[:, 0, None])).sum(axis=1)
-
-
-def _floor(values: Floats) -> Floats:
-    """Return the largest value of a task in the last windows, [J, S]."""
-    most = np.nan_to_num(values).max(axis=1)
-    padded = np.concatenate([np.zeros((len(most), FLOOR_STEPS - 1)), most], axis=1)
-    result: Floats = np.lib.stride_tricks.sliding_window_view(padded, FLOOR_STEPS, axis=1).max(axis=-1)
-    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,11 @@ from scheduling.spec.schema import JobFile
 from scheduling.spec.task_spec import TaskSpec, quantity_json
 
 RESOURCES = {"cpu": CPU, "ram": RAM}
-MAX_SCHEDULE = 50
+MAX_SCHEDULE = 20
+LEAST_SCHEDULE_MIN = 15  # between two times of a line
 LEAST_WINDOW_S, MOST_WINDOW_S = 5, 86_400
+# Each change is a version of the job, so these bound how many there are.
+LEAST_UP_S, LEAST_DOWN_S = 10, 20
 _LEAST_HALF_LIFE_S, _MOST_HALF_LIFE_S = 60, 30 * 86_400
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}(\{[^{}\n]{0,300}\})?")
 _PATH = re.compile(r"/[A-Za-z0-9._~/?&=%+-]{0,199}")
@@ -113,8 +116,8 @@ def _check_horizontal(file: JobFile, horizontal: Horizontal, problems: Problems,
     problems.number(f"{path}.max", horizontal.max, 1, MAX_TASKS)
     problems.number(f"{path}.tolerance", horizontal.tolerance, 0, 1)
     problems.number(f"{path}.window_s", horizontal.window_s, LEAST_WINDOW_S, MOST_WINDOW_S)
-    for name in ("up_s", "down_s"):
-        problems.number(f"{path}.{name}", getattr(horizontal, name), 0, MOST_WINDOW_S)
+    problems.number(f"{path}.up_s", horizontal.up_s, LEAST_UP_S, MOST_WINDOW_S)
+    problems.number(f"{path}.down_s", horizontal.down_s, LEAST_DOWN_S, MOST_WINDOW_S)
     if horizontal.min > horizontal.max:
         problems.add(f"{path}.min", f"{horizontal.min} is above max, {horizontal.max}; give at most that")
     elif horizontal.mode == AUTO and not stored and not horizontal.min <= file.tasks <= horizontal.max:
@@ -156,7 +159,10 @@ def _check_schedule(horizontal: Horizontal, problems: Problems) -> None:
     problems.count(path, horizontal.schedule, MAX_SCHEDULE, "lines")
     for place, line in enumerate(horizontal.schedule[:MAX_SCHEDULE]):
         try:
-            cron_lines.parse(line.at)
+            cron = cron_lines.parse(line.at)
+            if cron.least_minutes_between() < LEAST_SCHEDULE_MIN:
+                detail = f"is due more often than every {LEAST_SCHEDULE_MIN} minutes; choose a longer period"
+                problems.add(f"{path}[{place}].at", detail)
         except cron_lines.CronLineError as error:
             problems.add(f"{path}[{place}].at", str(error))
         if line.time_zone not in _zones():
