@@ -1,38 +1,49 @@
 """Reads metrics that tasks serve over HTTP, for all jobs that scale by a metric.
 
-A process of a master asks the tasks itself, at the addresses that clients use too. Each task has a second for its
-answer. What does not answer counts as unmeasured. Redirects are not followed, and long answers are cut.
+A process of a master asks the tasks itself, at the addresses that clients use too. Each request has a second, and a
+turn has four. A task that does not answer counts as unmeasured, and is left out for half a minute, so hanging tasks
+of one tenant do not use up the turns. The tenants take turns. Redirects are not followed, and long answers are cut.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-import socket
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import NamedTuple
+
+import structlog
 
 from scheduling.autoscaling.rules.horizontal_rules import Load
 from scheduling.autoscaling.rules.metric_text import metric_value
 from scheduling.journal.sql import query
 from scheduling.spec.autoscaling.fields import MEAN, MOST, TaskMetric
 
+log = structlog.get_logger(__name__)
+
 TIMEOUT_S, TURN_S = 1.0, 4.0
 MOST_BYTES = 256 * 2**10
 # Tasks of a job that are asked at most. The others are taken to be like these.
 MOST_TASKS = 50
-_THREADS = 16
+# Tasks of a tenant that one turn asks at most, and requests at once.
+MOST_OF_TENANT, AT_ONCE = 500, 200
+# For how many seconds a task that did not answer is left out.
+LEFT_OUT_S = 30.0
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length:\s*(\d{1,12})\s*(?:\r\n|$)")
-_TASKS = """
-SELECT t.job_id, coalesce(nullif(t.address, ''), host(m.address)), t.ports[array_position(j.port_names, p.name)],
-  count(*) OVER (PARTITION BY t.job_id)
+_TASKS = f"""
+SELECT t.job_id, j.tenant_id, coalesce(nullif(t.address, ''), host(m.address)),
+  t.ports[array_position(j.port_names, p.name)], j.tasks_up
 FROM unnest(%s::bigint[], %s::text[]) AS p(job_id, name)
 JOIN scheduling_job AS j ON j.id = p.job_id
-JOIN LATERAL (SELECT *, row_number() OVER (ORDER BY t."index") AS place FROM scheduling_task AS t
-              WHERE t.job_id = j.id AND t.state = 'running' AND t.up) AS t ON true
+JOIN LATERAL (SELECT * FROM scheduling_task AS t WHERE t.job_id = j.id AND t.state = 'running' AND t.up
+              ORDER BY t."index" LIMIT {MOST_TASKS}) AS t ON true
 JOIN scheduling_machine AS m ON m.id = t.machine_id
+ORDER BY t."index", t.job_id
 """
+_left_out: dict[tuple[str, int], float] = {}  # until when, by the monotonic clock
 
 
 class _Place(NamedTuple):
@@ -47,12 +58,17 @@ def metrics_read(asked: Mapping[int, TaskMetric]) -> dict[int, Load]:
     """
     rows = query(_TASKS, [list(asked), [metric.port for metric in asked.values()]])
     running = {job_id: number for job_id, *_, number in rows}
-    places: dict[int, list[_Place]] = {}
-    for job_id, host, port, _ in rows:
-        of_job = places.setdefault(job_id, [])
-        if host and port and len(of_job) < MOST_TASKS:
-            of_job.append(_Place(job_id, host, port))
-    values = _values_read([place for of_job in places.values() for place in of_job], asked)
+    now = time.monotonic()
+    for key in [key for key, until in _left_out.items() if until <= now]:
+        del _left_out[key]
+    of_tenant: Counter[int] = Counter()
+    places: list[tuple[int, _Place]] = []
+    for job_id, tenant, host, port, _ in rows:
+        if host and port and (host, port) not in _left_out and of_tenant[tenant] < MOST_OF_TENANT:
+            places.append((of_tenant[tenant], _Place(job_id, host, port)))
+            of_tenant[tenant] += 1
+    places.sort(key=lambda pair: pair[0])  # the tenants take turns
+    values = asyncio.run(_values_read([place for _, place in places], asked))
     return {
         job_id: load
         for job_id, metric in asked.items()
@@ -76,51 +92,52 @@ def load_of(values: Sequence[float], running: int, metric: TaskMetric) -> Load |
     return Load(mean * (running - unmeasured) / metric.target, unmeasured)
 
 
-def _values_read(places: Sequence[_Place], asked: Mapping[int, TaskMetric]) -> dict[int, list[float]]:
+async def _values_read(places: Sequence[_Place], asked: Mapping[int, TaskMetric]) -> dict[int, list[float]]:
+    """Return the values of tasks, by job id."""
     found: dict[int, list[float]] = {}
-    ends = time.monotonic() + TURN_S
-    pool = ThreadPoolExecutor(min(_THREADS, max(1, len(places))), "metrics")
-    try:
-        futures = {pool.submit(_value_read, place, asked[place.job_id], ends): place for place in places}
-        for future in wait(futures, timeout=TURN_S).done:
-            value = future.result()
-            if value is not None:
-                found.setdefault(futures[future].job_id, []).append(value)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def read(place: _Place) -> None:
+        async with at_once:
+            try:
+                text = await asyncio.wait_for(_fetch(place, asked[place.job_id].path), TIMEOUT_S)
+            except TimeoutError:
+                _left_out[place.host, place.port] = time.monotonic() + LEFT_OUT_S
+                return
+            except (OSError, ValueError):
+                return
+        value = metric_value(text, asked[place.job_id].name)
+        if value is not None:
+            found.setdefault(place.job_id, []).append(value)
+
+    if places:
+        reading = [asyncio.create_task(read(place)) for place in places]
+        _, late = await asyncio.wait(reading, timeout=TURN_S)
+        for one in late:
+            one.cancel()
+        if late:
+            log.warning("not all metrics of tasks were read in time", asked=len(places), late=len(late))
+            await asyncio.wait(late)
     return found
 
 
-def _value_read(place: _Place, metric: TaskMetric, ends: float) -> float | None:
-    """Return the value of one task, or None if it does not answer in time with this metric."""
-    if time.monotonic() >= ends:
-        return None
-    try:
-        return metric_value(_fetch(place, metric.path, min(ends, time.monotonic() + TIMEOUT_S)), metric.name)
-    except OSError:
-        return None
-
-
-def _fetch(place: _Place, path: str, ends: float) -> str:
-    """Return the body of an answer with status 200, or "". The whole request ends at `ends`, also if the task sends its
-    answer slowly: libraries bound only the time between two parts of it.
-    """
+async def _fetch(place: _Place, path: str) -> str:
+    """Return the body of an answer with status 200, or ""."""
     content = bytearray()
-    with socket.create_connection((place.host, place.port), timeout=max(0.01, ends - time.monotonic())) as link:
+    reader, writer = await asyncio.open_connection(place.host, place.port)
+    try:
         # Version 1.0, so that the answer ends when the connection does.
         head = f"GET {path} HTTP/1.0\r\nHost: {place.host}\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
-        link.sendall(head.encode())
-        while len(content) < MOST_BYTES:
-            left_s = ends - time.monotonic()
-            if left_s <= 0:
-                return ""
-            link.settimeout(left_s)
-            part = link.recv(65_536)
+        writer.write(head.encode())
+        while len(content) < MOST_BYTES and not _is_complete(content):
+            part = await reader.read(65_536)
             if not part:
                 break
             content += part
-            if _is_complete(content):
-                break
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
     header, _, body = bytes(content).partition(b"\r\n\r\n")
     if len(content) >= MOST_BYTES:
         body = body[: body.rfind(b"\n") + 1]  # the last line may be cut in the middle of a number

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0056_specs_name_their_secrets")]
+    dependencies = [("scheduling", "0057_locks")]
 
     operations = [
         migrations.CreateModel(

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0056_specs_name_their_secrets")]
+    dependencies = [("scheduling", "0058_autoscaling_of_limits")]
 
     operations = [
         migrations.AddField(

@@ -206,17 +206,10 @@ def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache, *, movin
         theirs = [sorting.jobs[number].tasks for number in several]
         slots = np.concatenate(theirs)
         there = (slots >= 0) & (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
+        if moving:
+            there &= ~np.isin(slots, sorting.slots)
         local = np.repeat(np.array(several, dtype=np.int32), [len(own) for own in theirs])[there]
         on = memory.position[tasks.machine[slots[there]]]
-    size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
-    several = np.flatnonzero(size > 1).tolist()
-    theirs = [sorting.jobs[number].tasks for number in several]
-    local = np.repeat(np.array(several, dtype=np.int32), [len(own) for own in theirs])
-    slots = np.concatenate(theirs) if theirs else np.zeros(0, dtype=np.int32)
-    there = (slots >= 0) & (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0)
-    if moving:
-        there &= ~np.isin(slots, sorting.slots)
-    local, on = local[there], memory.position[tasks.machine[slots[there]]]
     room = 1 << max(4, math.ceil(math.log2(2 * (len(local) + len(sorting.slots)) + 1)))
     row = np.full(len(size), -1, dtype=np.int32)
     row[several] = np.arange(len(several), dtype=np.int32)

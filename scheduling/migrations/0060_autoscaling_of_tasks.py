@@ -6,7 +6,7 @@ CONDITIONS = ("failing", "crash-looping", "pending", "deadline-at-risk", "recomm
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0058_autoscaling_of_limits")]
+    dependencies = [("scheduling", "0059_repackings")]
 
     operations = [
         migrations.AlterField(
