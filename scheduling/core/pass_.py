@@ -22,13 +22,13 @@ from scheduling.core.kernels.placement import HELD_BACK, NOT_TRIED, place
 from scheduling.core.kernels.scorers import PART_NAMES, RUNNERS
 from scheduling.core.placing.attempts import ATTEMPTS, placed_by_priority, unplaced_first, worth_retrying
 from scheduling.core.placing.equivalence_classes import GroupedQueue, sort_into_groups
-from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.inside_allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.kernel_input import tables_of
 from scheduling.core.placing.pass_cache import Decision, PassCache
 from scheduling.core.placing.queue import oldest_gangs_first, pending_in_order, pending_of
 from scheduling.core.placing.reserved_cores import cores_held
+from scheduling.core.placing.total_free_capacity import FreeCapacity
 from scheduling.core.vocabulary.kernel_arrays import Floats, Tables
 from scheduling.core.vocabulary.plan import Assignment, Booking, PassStats, Plan
 from scheduling.core.vocabulary.policy import Policy

@@ -7,8 +7,8 @@ clock.
     borg:overloaded:<cell>  sorted set: overloaded shard by time of its last heartbeat
 
 Once per second, a shard writes its heartbeat and the report times of its machines in one transaction. So a reader that
-sees a new heartbeat also sees the report times. If Redis loses these keys, `scheduling.machines.silence` starts from
-scratch to wait for reports.
+sees a new heartbeat also sees the report times. If Redis loses these keys, `scheduling.machines.silent_machines` starts
+from scratch to wait for reports.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ from scheduling.jobs.deadlines import jobs_end_overdue
 from scheduling.jobs.dependencies.turn import dependencies_settle
 from scheduling.jobs.update_gates import update_gates_check
 from scheduling.journal import journal, wakeups
-from scheduling.machines import silence
 from scheduling.machines.evacuation import tasks_leave
+from scheduling.machines.silent_machines import Silence
 from scheduling.master import lease, pass_log, schedulers, standbys
 from scheduling.master.commit import CommitOutcome, commit
 from scheduling.master.reclamation import Reclaimer
@@ -119,7 +119,7 @@ class Master:
     _updating: bool = False  # updates changed something when they were last advanced: there may be more to do
     _left_over: int | None = None  # priority of the tasks that the last pass left over because it had placed enough
     _hurried: float = 0.0  # until this time (monotonic), passes and updates are short
-    _silence: silence.Silence = field(default_factory=silence.Silence)
+    _silence: Silence = field(default_factory=Silence)
     _explainer: Explainer = field(default_factory=Explainer)
     _memory: PassCache = field(default_factory=PassCache)
     _book: pending_verdicts.VerdictCache = field(default_factory=pending_verdicts.VerdictCache)

@@ -14,7 +14,7 @@ from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal
 from scheduling.machines import evacuation, last_contact, machines
 from scheduling.machines.last_contact import Contacts
-from scheduling.machines.silence import Silence
+from scheduling.machines.silent_machines import Silence
 from scheduling.models import Departure, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import reported_states, transitions

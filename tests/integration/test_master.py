@@ -19,7 +19,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import updates
 from scheduling.journal import journal, wakeups
-from scheduling.machines.silence import Silence
+from scheduling.machines.silent_machines import Silence
 from scheduling.master import lease
 from scheduling.master import loop as master_module
 from scheduling.master.invariants import validate

@@ -43,7 +43,7 @@ from scheduling.core.kernels.filters import (
     spread_excess,
     use_extra,
 )
-from scheduling.core.kernels.free_by_level import room
+from scheduling.core.kernels.free_on_machines import room
 from scheduling.core.kernels.scorers import PACKAGES, PARTS, PREEMPTION, RUNNERS, job_score, own_score
 from scheduling.core.kernels.victims import NO_BUDGET, preemption_cost, victims_on
 from scheduling.core.vocabulary.kernel_arrays import (

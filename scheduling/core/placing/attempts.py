@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.tasks import TaskTable
 from scheduling.core.kernels.placement import HELD_BACK
-from scheduling.core.placing.free_capacity import FreeCapacity, enough
+from scheduling.core.placing.total_free_capacity import FreeCapacity, enough
 from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.policy import Policy
 

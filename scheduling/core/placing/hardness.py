@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.placing.equivalence_classes import numbered
-from scheduling.core.placing.free_capacity import FreeCapacity, counted_resources, enough
+from scheduling.core.placing.total_free_capacity import FreeCapacity, counted_resources, enough
 from scheduling.core.vocabulary.kernel_arrays import Floats, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint

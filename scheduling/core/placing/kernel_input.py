@@ -18,11 +18,11 @@ from scheduling.core.kernels.scorers import PACKINGS, PARTS, RUNNERS
 from scheduling.core.kernels.victims import NO_BUDGET
 from scheduling.core.placing.device_demand import typical_tasks
 from scheduling.core.placing.equivalence_classes import GroupedQueue, Level
-from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.placing.queue import first_gangs, may_start
 from scheduling.core.placing.reserved_cores import Held
 from scheduling.core.placing.search_start import walks
+from scheduling.core.placing.total_free_capacity import FreeCapacity
 from scheduling.core.vocabulary.kernel_arrays import (
     Bookings,
     Bools,

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from scheduling.core.cell.installed import Packages
 from scheduling.core.cell.machines import UP, MachineTable
 from scheduling.core.cell.state import CellState
-from scheduling.core.kernels.free_by_level import count_room, find_most
+from scheduling.core.kernels.free_on_machines import count_room, find_most
 from scheduling.core.placing.equivalence_classes import GroupedQueue, Level
-from scheduling.core.placing.free_capacity import CapacitySums
 from scheduling.core.placing.reserved_cores import Held
+from scheduling.core.placing.total_free_capacity import CapacitySums
 from scheduling.core.vocabulary.kernel_arrays import (
     SKIPPED,
     Bools,

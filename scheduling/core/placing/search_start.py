@@ -8,7 +8,7 @@ import numpy as np
 
 from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.cell.state import CellState
-from scheduling.core.placing.free_capacity import FreeCapacity, counted_resources, enough
+from scheduling.core.placing.total_free_capacity import FreeCapacity, counted_resources, enough
 from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 

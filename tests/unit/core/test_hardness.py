@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scheduling.core.placing.free_capacity import free_capacity
 from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.queue import pending_in_order, pending_of
+from scheduling.core.placing.total_free_capacity import free_capacity
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import split_task_id
 from tests.builders import World, must, needs

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.placing.free_capacity import free_capacity
 from scheduling.core.placing.pass_cache import PassCache
+from scheduling.core.placing.total_free_capacity import free_capacity
 from scheduling.core.vocabulary.policy import Policy
 from tests.builders import GIB, World, must, needs, wish
 

@@ -7,9 +7,9 @@ import pytest
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.placing.equivalence_classes import sort_into_groups
-from scheduling.core.placing.free_capacity import free_capacity
 from scheduling.core.placing.queue import pending_in_order, pending_of
 from scheduling.core.placing.search_start import walks
+from scheduling.core.placing.total_free_capacity import free_capacity
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy, Search
 from scheduling.core.vocabulary.requirement import Group, Requirement

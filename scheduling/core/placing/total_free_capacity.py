@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.kernels.free_by_level import sum_capacity
+from scheduling.core.kernels.free_on_machines import sum_capacity
 from scheduling.core.vocabulary.kernel_arrays import Bools, Ints
 from scheduling.core.vocabulary.policy import Policy
 
