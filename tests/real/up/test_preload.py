@@ -219,6 +219,16 @@ def test_a_web_process_has_a_pool_although_its_settings_were_loaded_without_one(
     assert json.loads(done.stdout) == [600, 0, 20, True]
 
 
+def test_a_master_does_not_import_the_pages_of_the_console() -> None:
+    code = (
+        "import django, sys; django.setup(); import scheduling.master.loop; "
+        "print([name for name in ('portal.admin_site', 'scheduling.admin') if name in sys.modules])"
+    )
+    env = {**os.environ, **_ENVIRONMENT}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_module_that_starts_a_thread_cannot_be_preloaded(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
