@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 
@@ -66,6 +65,7 @@ class _Search:
         self.waiting = self.movable.cheapest_first()
         self.chosen: list[int] = []
         self.failed: list[int] = []
+        self._known: dict[int, Counter[int]] = {}
 
     def plan(self, number: int, spares: int) -> RepackPlan:
         places = self._find(number + spares)
@@ -136,9 +136,11 @@ class _Search:
         found["time"] = int(not self.has_time())
         return {code: number for code, number in found.items() if number}
 
-    @cache  # noqa: B019 - the search ends with the plan
     def _disrupted(self, machine: int) -> Counter[int]:
-        return self.movable.disrupted(self.movable.on(machine))
+        known = self._known.get(machine)
+        if known is None:
+            known = self._known[machine] = self.movable.disrupted(self.movable.on(machine))
+        return known
 
     def _choose(self, number: int) -> None:
         """Add candidates to the chosen machines until there are `number`. The others wait, and may be chosen later, if

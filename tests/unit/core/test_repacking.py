@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from scheduling.core.repacking.fitting_job import plan_for_job
@@ -54,6 +57,15 @@ def test_a_search_without_time_returns_what_it_has() -> None:
     world = scattered()
     plan = plan_free_machines(world.state, Policy(), rules(world), number=2, now=world.time, has_time=lambda: False)
     assert (plan.steps, plan.obstacles["time"]) == ((), 1)
+
+
+def test_a_plan_keeps_no_memory() -> None:
+    world = scattered()
+    state = weakref.ref(world.state)
+    assert free(world, 1).reached
+    del world
+    gc.collect()
+    assert state() is None
 
 
 def test_tasks_that_would_wait_for_a_bound_stay() -> None:
