@@ -30,6 +30,7 @@ from quota.admission import admission
 from quota.vocabulary.permissions import system
 from scheduling.allocs.kept_allocs import release_late
 from scheduling.brakes import stored_brakes
+from scheduling.core.booking.bookings import machines_booked
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.explaining.forecast import Ends
@@ -37,7 +38,7 @@ from scheduling.core.pass_ import schedule_pass
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.placing.waking_events import may_let_place
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.plan import Booking, Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.warm import compile_kernels, release_compiler
 from scheduling.jobs import updates
@@ -127,6 +128,7 @@ class Master:
     _reclaimer: Reclaimer | None = None
     _view: ViewPublisher | None = None
     _repacker: Repacker | None = None
+    _bookings: tuple[Booking, ...] | None = None  # of the last pass over this state; None: there was none
 
     def prepare(self) -> None:
         """Load the state before the first call of `run`, so that a restarted master can place tasks sooner."""
@@ -182,7 +184,7 @@ class Master:
         """
         until = time.monotonic() + seconds
         self._renewed = 0.0
-        self._view, self._memory = None, PassCache()  # free the memory that only passes need
+        self._view, self._memory, self._bookings = None, PassCache(), None  # free the memory that only passes need
         while not stopping.is_set():
             self.alive()
             try:
@@ -338,7 +340,7 @@ class Master:
             if seen is None or seen.limit.shape[1] != self.state.axis:
                 seen = Ends(self.state.axis)
             self._explainer = Explainer(ExplainBudget(), seen=seen)
-            self._memory = PassCache()
+            self._memory, self._bookings = PassCache(), None
             self._own = {}
             log.info(
                 "warm state loaded",
@@ -463,14 +465,15 @@ class Master:
 
     def _repack(self) -> None:
         assert self._policy is not None
+        state = self._warm()
+        if self._bookings is None and state.pending:
+            return  # the next pass finds out what is booked
         self._repacker = self._repacker or Repacker(self.cell_id)
-        decision = self._memory.decision
-        bookings = decision.plan.bookings if decision is not None else ()
         self._repacker.turn(
-            self._warm(),
+            state,
             self._policy,
             patience_s=self._settings.drain_patience_s,
-            booked=frozenset(machine for booking in bookings for machine, _ in booking.on),
+            booked=machines_booked(state, self._bookings or ()),
         )
 
     def _pass(self, state: CellState) -> float:
@@ -511,6 +514,7 @@ class Master:
         plan = schedule_pass(
             state, policy, now=timezone.now().timestamp(), rng=self._rng, memory=self._memory, explainer=self._explainer
         )
+        self._bookings = plan.bookings
         if plan.stats.pending == 0:
             return None
         decided = time.perf_counter()

@@ -17,6 +17,7 @@ are not changed, and reservations do not grow.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,15 @@ from scheduling.core.vocabulary.policy import Policy
 FARTHEST_S = 86_400.0
 # Most gangs of a pass for which the time of a start is computed, also in vain.
 MOST_TRIES = 2 * MOST_GANGS
+
+
+def machines_booked(state: CellState, bookings: Iterable[Booking]) -> frozenset[int]:
+    """Return the ids of the machines on which `bookings` of an earlier pass keep capacity. A booking ends when no task
+    of its gang is pending any more.
+    """
+    jobs, pending = state.tasks.jobs, state.tasks.job_pending
+    waiting = [one for one in bookings if (job := jobs.get(one.job_id)) is not None and pending[job.slot]]
+    return frozenset(machine for booking in waiting for machine, _ in booking.on)
 
 
 class Fit(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduling.core.booking.bookings import machines_booked
 from scheduling.core.booking.run_ends import MARGIN_S, OVERRUN_S, latest_ends
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import ADVICE_SLACK_S, Explainer
@@ -61,6 +62,18 @@ def test_a_gang_books_the_machines_on_which_it_fits_first() -> None:
     one = world()
     ids = {name: machine.machine_id for name, machine in one.machines.items()}
     assert booking(one) == Booking(one.jobs["gang"].job_id, end(one, "long"), ((ids["m1"], 1), (ids["m2"], 1)))
+
+
+def test_a_booking_ends_with_its_gang() -> None:
+    one = world()
+    bookings = one.plan().bookings
+    assert machines_booked(one.state, bookings) == {machine.machine_id for machine in one.machines.values()}
+    one.end("long", 0, gone=True).place("gang", 0, on="m1").place("gang", 1, on="m2")
+    assert machines_booked(one.state, bookings) == frozenset(), "no further pass has run"
+    killed = world()
+    bookings = killed.plan().bookings
+    killed.end("gang", 0).end("gang", 1)
+    assert machines_booked(killed.state, bookings) == frozenset()
 
 
 def test_a_task_that_ends_before_the_gang_starts_uses_booked_capacity() -> None:
