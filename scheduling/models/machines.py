@@ -171,7 +171,8 @@ class RepackingStep(models.Model):
 
     `state`: `spare` (the step begins only if another one is skipped), `waiting`, `moving`, `freed` (the tasks have
     left, and are up again), or `skipped`, for the reason `detail`. `tasks`: the ids of the tasks that leave, without
-    those inside allocs. `moves`: how many leave, those inside allocs included.
+    those inside allocs until the step begins. `awaited`: the ids of those that were up when it began. `moves`: how many
+    leave, those inside allocs included.
     """
 
     SPARE, WAITING, MOVING, FREED, SKIPPED = "spare", "waiting", "moving", "freed", "skipped"
@@ -182,6 +183,7 @@ class RepackingStep(models.Model):
     machine = models.ForeignKey(Machine, models.CASCADE, related_name="+", verbose_name=_("machine"))
     state = models.CharField(_("state"), max_length=16, default=WAITING, choices=[(s, s) for s in STATES])
     tasks = ArrayField(models.BigIntegerField(), verbose_name=_("tasks"), default=list, blank=True)
+    awaited = ArrayField(models.BigIntegerField(), default=list, db_default=[], blank=True)
     moves = models.PositiveIntegerField(_("tasks to move"), default=0)
     detail = models.CharField(_("detail"), max_length=500, blank=True)
     began_at = models.DateTimeField(_("began"), null=True, blank=True)

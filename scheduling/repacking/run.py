@@ -9,13 +9,12 @@ master continues where one ended.
 
 from __future__ import annotations
 
-import datetime as dt
+import collections
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
-from django.db.models import Case, Count, IntegerField, Q, Value, When
+from django.db.models import Case, IntegerField, Q, Value, When
 from prometheus_client import Counter
 
 from quota.vocabulary.permissions import system
@@ -30,35 +29,23 @@ from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.core.vocabulary.states import TaskState
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.sql import query
 from scheduling.machines.cordons import cordon_open, machines_uncordon
 from scheduling.machines.machines import DOWN
-from scheduling.models import Departure, Repacking, RepackingStep, Task
-from scheduling.models.machines import REMOVED
+from scheduling.models import Repacking, RepackingStep, Task
 from scheduling.repacking.limits import JobLimits, limits_of_jobs, rules_for_step
+from scheduling.repacking.moving_steps import CHANGED_DRAIN, Decisions, counted, first_part, look_at_moving, unplaced
 from scheduling.repacking.repackings import spares_use, stop
 
 log = structlog.get_logger(__name__)
 
-# While a task that has left waits for a machine, no further step begins. After so long, the re-packing stops.
-STOP_AFTER_S = 60.0
 # So many waiting steps are checked in one turn at most.
 LOOKED_AT = 20
-CHANGED_DRAIN = "an SRE has ended or replaced the drain, or removed the machine; make a new plan to try it again"
 _OPEN = (RepackingStep.WAITING, RepackingStep.MOVING)
+_Leaving = list[tuple[int, int | None, bool]]
 
 steps_ended = Counter("borg_repacking_steps_total", "Steps of re-packings that ended", ["outcome"])
 tasks_moved = Counter("borg_repacking_moves_total", "Tasks that re-packings let leave their machines", [])
 stops = Counter("borg_repacking_stops_total", "Re-packings that stopped because a task found no machine", [])
-
-
-@dataclass(slots=True)
-class _Decisions:
-    """What a turn changes. `begun`: (step, ids of the tasks that leave)."""
-
-    begun: list[tuple[RepackingStep, list[int]]] = field(default_factory=list)
-    ended: list[tuple[RepackingStep, str, str]] = field(default_factory=list)  # step, state, detail
-    stop: str = ""
 
 
 def run_advance(
@@ -71,29 +58,16 @@ def run_advance(
     machines that receive tasks again.
     """
     steps = _open_steps(repacking)
-    decisions = _Decisions()
+    decisions = Decisions()
     moving = [step for step in steps if step.state == RepackingStep.MOVING]
-    unplaced = _unplaced(repacking)
-    _look_at_moving(repacking, moving, unplaced, decisions, patience_s)
+    lost = unplaced(repacking)
+    look_at_moving(repacking, moving, lost, decisions, patience_s)
     ended = {step.pk for step, _, _ in decisions.ended}
     moving = [step for step in moving if step.pk not in ended]
     waiting = [step for step in steps if step.state == RepackingStep.WAITING]
-    if not decisions.stop and not unplaced and waiting:
+    if not decisions.stop and not lost and waiting:
         _begin(repacking, moving, waiting, state, relocation, decisions, patience_s, booked)
     return _apply(repacking, decisions, last=not moving and not waiting)
-
-
-def _unplaced(repacking: Repacking) -> dict[int, dt.datetime]:
-    """Return since when each task that the re-packing moved waits for a machine, by task id. Tasks of steps that were
-    skipped count for some time too.
-    """
-    recent = _database_now() - dt.timedelta(seconds=2 * STOP_AFTER_S)
-    begun = repacking.steps.filter(
-        Q(state=RepackingStep.MOVING) | Q(state=RepackingStep.SKIPPED, ended_at__gt=recent), began_at__isnull=False
-    )
-    moved = [task for tasks in begun.order_by().values_list("tasks", flat=True) for task in tasks]
-    pending = Task.objects.filter(pk__in=moved, state=TaskState.PENDING.value, incarnation__gt=0).order_by()
-    return dict(pending.values_list("id", "since"))
 
 
 def _open_steps(repacking: Repacking) -> list[RepackingStep]:
@@ -103,65 +77,18 @@ def _open_steps(repacking: Repacking) -> list[RepackingStep]:
     return list(steps[: repacking.at_once + LOOKED_AT])
 
 
-def _look_at_moving(
-    repacking: Repacking,
-    moving: Sequence[RepackingStep],
-    unplaced: dict[int, dt.datetime],
-    decisions: _Decisions,
-    patience_s: float,
-) -> None:
-    """Find out which steps are done, which have to be skipped, and whether the re-packing has to stop. A step is done
-    when the tasks that left are up again, or have ended, or have not come up within the patience.
-    """
-    now = _database_now()
-    for task, since in sorted(unplaced.items()):
-        if now - since > dt.timedelta(seconds=STOP_AFTER_S):
-            job, index = split_task_id(task)
-            decisions.stop = f"task {index} of job {job} left its machine and has found no other one"
-            break
-    if not moving:
-        return
-    machines = [step.machine_id for step in moving]
-    own = set(repacking.drains.filter(machine__in=machines).order_by().values_list("machine_id", flat=True))
-    stopping = _counted(Departure.objects.filter(machine__in=machines).order_by().values_list("machine_id"))
-    there: dict[int, set[int]] = {machine: set() for machine in machines}
-    running = Task.objects.filter(machine__in=machines, state=TaskState.RUNNING.value, alloc__isnull=True).order_by()
-    for machine, task in running.values_list("machine_id", "id"):
-        there[machine].add(task)
-    planned = [task for step in moving for task in step.tasks]
-    down = Task.objects.filter(pk__in=planned, up=False).exclude(state=TaskState.DEAD.value).order_by()
-    starting = set(down.values_list("id", flat=True))
-    for step in moving:
-        left = there[step.machine_id]
-        if repacking.goal == Repacking.JOB:
-            left &= set(step.tasks)
-        late = now - (step.began_at or now) > dt.timedelta(seconds=patience_s)
-        if step.machine.state == REMOVED:
-            decisions.ended.append((step, RepackingStep.SKIPPED, "the machine was removed"))
-        elif step.machine_id not in own:
-            decisions.ended.append((step, RepackingStep.SKIPPED, CHANGED_DRAIN))
-        elif step.machine.state == DOWN:
-            decisions.ended.append((step, RepackingStep.SKIPPED, "the machine is down"))
-        elif left or stopping.get(step.machine_id):
-            if late:
-                what = _format_waiting(len(left), stopping.get(step.machine_id, 0))
-                decisions.ended.append((step, RepackingStep.SKIPPED, f"{what} after {patience_s:g} s"))
-        elif late or not starting & set(step.tasks):
-            decisions.ended.append((step, RepackingStep.FREED, ""))
-
-
 def _begin(
     repacking: Repacking,
     moving: Sequence[RepackingStep],
     waiting: Sequence[RepackingStep],
     state: CellState,
     relocation: Relocation,
-    decisions: _Decisions,
+    decisions: Decisions,
     patience_s: float,
     booked: frozenset[int],
 ) -> None:
-    """Choose the steps that begin now, so that at most `at_once` tasks are moving, or one step alone has more. Steps
-    that are no longer possible are skipped.
+    """Choose the steps that begin now, so that at most `at_once` tasks are moving. A step with more tasks begins alone,
+    and they leave in parts. Steps that are no longer possible are skipped.
     """
     motion = sum(step.moves for step in moving)
     if motion and motion + waiting[0].moves > repacking.at_once:
@@ -190,6 +117,9 @@ def _begin(
         if reason:
             decisions.ended.append((step, RepackingStep.SKIPPED, reason))
             continue
+        step.moves = movable.disrupted(here).total()
+        if motion and motion + step.moves > repacking.at_once:
+            break  # tasks were placed inside its allocs after the plan
         decisions.begun.append((step, state.tasks.id[here].tolist()))
         leaving = np.concatenate((leaving, here))
         motion += step.moves
@@ -226,16 +156,20 @@ def _changed(step: RepackingStep, own: set[int], movable: MovableTasks, jobs: di
     return ""
 
 
-def _apply(repacking: Repacking, decisions: _Decisions, *, last: bool) -> bool:
+def _apply(repacking: Repacking, decisions: Decisions, *, last: bool) -> bool:
     """Store the decisions of a turn. `last`: no step was open before this turn. Return whether something changed."""
-    if not (decisions.begun or decisions.ended or decisions.stop or last):
+    if not (decisions.begun or decisions.opened or decisions.ended or decisions.stop or last):
         return False
     with journal.write(repacking.cell_id, system("repacking")) as entry:
         row = Repacking.objects.select_for_update().filter(pk=repacking.pk, state=Repacking.RUNNING).first()
         if row is None:
             return False  # a person has stopped it meanwhile
+        there = _with_inner_tasks([task for _, tasks in decisions.begun for task in tasks])
         for step, tasks in decisions.begun:
-            _store_begin(entry, row, step, tasks)
+            _store_begin(entry, row, step, tasks, there)
+        for step, only in decisions.opened:
+            cordon_open(row, step.machine_id, only=only, tasks=step.moves)
+            entry.append(_moving(row, step, detail="further tasks leave"))
         ended = [one for one in decisions.ended if _store_end(entry, *one)]
         returned = [
             step.machine_id for step, state, _ in ended if state == RepackingStep.SKIPPED or row.goal == Repacking.JOB
@@ -253,17 +187,42 @@ def _apply(repacking: Repacking, decisions: _Decisions, *, last: bool) -> bool:
     return True
 
 
-def _store_begin(entry: JournalEntry, row: Repacking, step: RepackingStep, tasks: list[int]) -> None:
+def _with_inner_tasks(task_ids: Sequence[int]) -> _Leaving:
+    """Return (id, alloc, up) of the tasks, and of the tasks inside them, as far as they run."""
+    leaving = Task.objects.filter(Q(pk__in=task_ids) | Q(alloc__in=task_ids), state=TaskState.RUNNING.value)
+    return list(leaving.order_by("id").values_list("id", "alloc_id", "up")) if task_ids else []
+
+
+def _store_begin(entry: JournalEntry, row: Repacking, step: RepackingStep, tasks: list[int], there: _Leaving) -> None:
+    """Begin a step. `tasks`: the ids of the tasks that leave. `there`: as `_with_inner_tasks` returns."""
+    own = set(tasks)
+    leaving = [(task, alloc, up) for task, alloc, up in there if task in own or alloc in own]
+    step.moves = len(leaving)
     waiting = RepackingStep.objects.filter(pk=step.pk, state=RepackingStep.WAITING)
-    if not waiting.update(state=RepackingStep.MOVING, began_at=entry.time, tasks=tasks):
+    if not waiting.update(
+        state=RepackingStep.MOVING,
+        began_at=entry.time,
+        tasks=[task for task, _, _ in leaving],
+        awaited=[task for task, _, up in leaving if up],
+        moves=step.moves,
+    ):
         return  # another master has begun or ended it
-    only = tasks if row.goal == Repacking.JOB else None
-    cordon_open(row, step.machine_id, only=only, tasks=step.moves)
-    tasks_moved.inc(len(tasks))
-    entry.append(
-        events.RepackingSet(
-            repacking=row.pk, state=row.state, machine_id=step.machine_id, step=RepackingStep.MOVING, tasks=len(tasks)
-        )
+    inside = collections.Counter(alloc for _, alloc, _ in leaving if alloc is not None)
+    part = first_part(tasks, inside, row.at_once)
+    everything = part == tasks and row.goal == Repacking.MACHINES
+    cordon_open(row, step.machine_id, only=None if everything else part, tasks=step.moves)
+    tasks_moved.inc(step.moves)
+    entry.append(_moving(row, step))
+
+
+def _moving(row: Repacking, step: RepackingStep, *, detail: str = "") -> events.RepackingSet:
+    return events.RepackingSet(
+        repacking=row.pk,
+        state=row.state,
+        machine_id=step.machine_id,
+        step=RepackingStep.MOVING,
+        tasks=step.moves,
+        detail=detail,
     )
 
 
@@ -286,7 +245,7 @@ def _store_end(entry: JournalEntry, step: RepackingStep, state: str, detail: str
 
 
 def _store_done(entry: JournalEntry, row: Repacking) -> None:
-    counts = _counted(row.steps.order_by().values_list("state"))
+    counts = counted(row.steps.order_by().values_list("state"))
     freed, skipped = counts.get(RepackingStep.FREED, 0), counts.get(RepackingStep.SKIPPED, 0)
     if row.goal == Repacking.JOB:
         row.detail = "the tasks have moved, and the scheduler tries the job next" if freed else "the step was skipped"
@@ -303,7 +262,8 @@ def _slots(state: CellState, task_ids: Iterable[int]) -> Slots:
     for identity in task_ids:
         job_id, index = split_task_id(identity)
         job = state.tasks.jobs.get(job_id)
-        if job is not None and index < len(job.tasks) and job.tasks[index] >= 0:
+        # Tasks of jobs in alloc sets need no machine of their own.
+        if job is not None and not job.alloc_set and index < len(job.tasks) and job.tasks[index] >= 0:
             found.append(int(job.tasks[index]))
     slots = np.array(found, dtype=np.int64)
     machine = state.tasks.machine[slots]
@@ -317,17 +277,3 @@ def _slots(state: CellState, task_ids: Iterable[int]) -> Slots:
 def _format_task(state: CellState, jobs: dict[int, JobLimits], slot: int) -> str:
     job, index = split_task_id(int(state.tasks.id[slot]))
     return f"{jobs[job].name if job in jobs else job}/{index}"
-
-
-def _format_waiting(left: int, stopping: int) -> str:
-    if left:
-        return f"{left} tasks still run there, for example because disruption budgets were used up,"
-    return f"{stopping} tasks were still stopping"
-
-
-def _counted(rows: object) -> dict[object, int]:
-    return dict(rows.annotate(number=Count("pk")))  # type: ignore[attr-defined]
-
-
-def _database_now() -> dt.datetime:
-    return query("SELECT now()", [])[0][0]  # type: ignore[no-any-return]

@@ -2,22 +2,164 @@
 
 from __future__ import annotations
 
-from scheduling.core.vocabulary.plan import Booking
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker
+
+from scheduling.core.vocabulary.plan import Assignment, Booking
 from scheduling.core.vocabulary.policy import Policy
+from scheduling.journal import journal
+from scheduling.machines.cordons import machines_cordon
 from scheduling.master.loop import Master
+from scheduling.models import Cell, Drain, Job, Machine, Repacking, RepackingStep, Task
+from scheduling.repacking import run
+from scheduling.repacking.moving_steps import Decisions, first_part, look_at_moving, unplaced
 from scheduling.repacking.repacker import Repacker
+from scheduling.tasks import transitions
 from tests.builders import World
+from tests.integration import rows, world
+from tests.integration.test_allocs import envelope, inside, put
 
 
 def test_a_master_re_packs_only_after_it_has_found_out_what_is_booked(monkeypatch) -> None:
-    world = World().machine("m1").job("gang", cpu=5000, tasks=2, gang=True)
+    one = World().machine("m1").job("gang", cpu=5000, tasks=2, gang=True)
     booked: list[frozenset[int]] = []
     monkeypatch.setattr(Repacker, "turn", lambda *_, **given: booked.append(given["booked"]))
-    master = Master(1, state=world.state, _policy=Policy())
+    master = Master(1, state=one.state, _policy=Policy())
     master._repack()
     assert booked == [], "a gang may have booked what this master has not computed yet"
-    master._bookings = (Booking(world.jobs["gang"].job_id, 1.0, ((world.id_of("m1"), 1),)),)
+    master._bookings = (Booking(one.jobs["gang"].job_id, 1.0, ((one.id_of("m1"), 1),)),)
     master._repack()
-    world.end("gang", 0).end("gang", 1)
+    one.end("gang", 0).end("gang", 1)
     master._repack()
-    assert booked == [{world.id_of("m1")}, frozenset()]
+    assert booked == [{one.id_of("m1")}, frozenset()]
+
+
+@pytest.fixture(scope="module")
+def packed(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Packed]:
+    """Yield a cell with four machines. The first has two tasks of a job, and an alloc with three tasks inside."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
+        rows.grant(tenant, cell, "production")
+        fleet = [rows.a_machine(cell, f"m{number}") for number in range(4)]
+        ann = world.principal("ann", tenant=tenant)
+        web = world.submit(ann, cell, world.a_file("web", tasks=2))
+        shelf = world.submit(ann, cell, envelope(tasks=1))
+        inner = world.submit(ann, cell, inside("inner", tasks=3))
+        world.place(web, fleet[0], 0, 1)
+        with journal.write(cell.id, rows.ME) as entry:
+            transitions.tasks_place(entry, [Assignment(shelf.id, 0, fleet[0].id)])
+        put(inner, shelf, fleet[0], 0, 1, 2)
+        for job, tasks in ((web, 2), (shelf, 1), (inner, 3)):
+            world.report(job, *range(tasks))
+        yield Packed(cell, fleet, web, shelf, inner)
+        transaction.set_rollback(True)
+
+
+@dataclass
+class Packed:
+    cell: Cell
+    fleet: list[Machine]
+    web: Job
+    shelf: Job
+    inner: Job
+
+    def ids(self, job: Job) -> list[int]:
+        return list(Task.objects.filter(job=job).order_by("id").values_list("id", flat=True))
+
+    def outer(self) -> list[int]:
+        return sorted(self.ids(self.web) + self.ids(self.shelf))
+
+    def moving(self, tasks: list[int], **changes: object) -> RepackingStep:
+        """Return the step of a re-packing that lets the tasks (ids) leave the first machine."""
+        facts = {
+            "goal": "machines",
+            "number": 1,
+            "most_moves": 9,
+            "job_share": 1.0,
+            "most_priority": 359,
+            "at_once": 9,
+            "state": "running",
+        }
+        now = timezone.now()
+        row = Repacking.objects.create(cell=self.cell, created_at=now, started_at=now, **facts | changes)
+        step = RepackingStep.objects.create(repacking=row, position=0, machine=self.fleet[0], tasks=tasks)
+        with journal.write(self.cell.id, rows.ME) as entry:
+            machines_cordon(entry, [self.fleet[0].id], row, "re-packing")
+        run._apply(row, Decisions(begun=[(step, tasks)]), last=False)
+        return RepackingStep.objects.select_related("machine", "repacking").get(pk=step.pk)
+
+
+def look(step: RepackingStep) -> Decisions:
+    decisions = Decisions()
+    row = step.repacking
+    look_at_moving(row, [step], unplaced(row), decisions, 600.0)
+    return decisions
+
+
+def leave(*tasks: int, **changes: object) -> None:
+    """Let tasks leave their machine. By default they wait for another one."""
+    gone = {"machine": None, "alloc": None, "up": False, "state": "pending", "since": timezone.now()}
+    Task.objects.filter(pk__in=tasks).update(**gone | changes)
+
+
+def outcome(decisions: Decisions) -> list[tuple[str, str]]:
+    return [(state, detail) for _, state, detail in decisions.ended]
+
+
+@pytest.mark.django_db
+def test_a_step_lasts_until_the_tasks_inside_allocs_are_up_too(packed: Packed) -> None:
+    outer, inner = packed.outer(), packed.ids(packed.inner)
+    step = packed.moving(outer)
+    assert (step.moves, sorted(step.tasks), Drain.objects.get().only) == (6, sorted(outer + inner), None)
+    elsewhere = {"machine": packed.fleet[1], "state": "running"}
+    leave(*inner)
+    leave(*outer, **elsewhere, up=True)
+    assert outcome(look(step)) == []
+    assert set(unplaced(step.repacking)) == set(inner), "no other step begins"
+    leave(*inner, **elsewhere)
+    assert outcome(look(step)) == []
+    leave(*inner, **elsewhere, up=True)
+    assert outcome(look(step)) == [("freed", "")]
+
+
+@pytest.mark.django_db
+def test_a_step_does_not_wait_for_tasks_that_were_not_up_before(packed: Packed) -> None:
+    outer, first = packed.ids(packed.web), packed.ids(packed.web)[0]
+    Task.objects.filter(pk=first).update(up=False)
+    step = packed.moving(outer)
+    Task.objects.filter(job=packed.shelf).update(machine=packed.fleet[2])
+    leave(*outer, machine=packed.fleet[1], state="running")
+    assert outcome(look(step)) == []
+    leave(*outer[1:], machine=packed.fleet[1], state="running", up=True)
+    assert outcome(look(step)) == [("freed", "")]
+
+
+@pytest.mark.django_db
+def test_the_tasks_of_a_large_step_leave_in_parts(packed: Packed) -> None:
+    """An alloc leaves with all its tasks at once."""
+    outer = packed.outer()
+    step = packed.moving(outer, at_once=1)
+    opened = []
+    for _ in range(2):
+        (only,) = Drain.objects.values_list("only", flat=True)
+        opened.append(only)
+        (task,) = set(only) - set(opened[0] if len(opened) > 1 else [])
+        assert (outcome(look(step)), look(step).opened) == ([], []), "the task has not left"
+        leave(task, machine=packed.fleet[1], state="running")
+        assert look(step).opened == [], "the task is not up"
+        leave(task, machine=packed.fleet[1], state="running", up=True)
+        run._apply(step.repacking, look(step), last=False)
+    assert [len(only) for only in opened] == [1, 2]
+    assert Drain.objects.get().only is None, "the last part"
+
+
+def test_a_part_has_at_most_so_many_tasks() -> None:
+    assert first_part([1, 2, 3], {}, 2) == [1, 2]
+    assert first_part([1, 2, 3], {2: 3}, 4) == [1]
+    assert first_part([2, 3], {2: 3}, 3) == [2], "an alloc leaves as a whole"
+    assert first_part([1, 2, 3], {2: 3}, 6) == [1, 2, 3]

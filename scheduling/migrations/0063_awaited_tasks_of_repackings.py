@@ -1,0 +1,18 @@
+"""Steps of re-packings store which tasks were up when they began."""
+
+import django.contrib.postgres.fields
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("scheduling", "0060_autoscaling_of_tasks")]
+
+    operations = [
+        migrations.AddField(
+            model_name="repackingstep",
+            name="awaited",
+            field=django.contrib.postgres.fields.ArrayField(
+                base_field=models.BigIntegerField(), blank=True, db_default=[], default=list, size=None
+            ),
+        ),
+    ]
