@@ -41,7 +41,7 @@ class Repacker:
             plan_make(row, state, policy, patience_s=patience_s, booked=booked)
             return True
         relocation = self._relocation
-        if relocation is None or relocation.state is not state or relocation.policy.bands != policy.bands:
+        if relocation is None or not relocation.is_for(state, policy):
             relocation = self._relocation = Relocation(state, policy, now=time.time())
         relocation.now = time.time()
         try:

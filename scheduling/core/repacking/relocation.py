@@ -31,9 +31,13 @@ class Relocation:
 
     def __init__(self, state: CellState, policy: Policy, *, now: float) -> None:
         self.state = state
-        self.policy = replace(policy, max_assignments=_EVERYTHING, workload="")
+        self.policy = _for_moves(policy)
         self.now = now
         self.memory = PassCache()
+
+    def is_for(self, state: CellState, policy: Policy) -> bool:
+        """Return whether it finds places in this state object by the rules of this policy."""
+        return self.state is state and self.policy == _for_moves(policy)
 
     def places(self, leaving: Slots, closed: Slots) -> Slots:
         """Return an array [N]: the slot of the machine on which each of the N running tasks `leaving` (slots) can be
@@ -62,3 +66,7 @@ class Relocation:
         result = np.full(len(tasks.id), -1, dtype=np.int64)
         result[queue] = slot
         return result[leaving]
+
+
+def _for_moves(policy: Policy) -> Policy:
+    return replace(policy, max_assignments=_EVERYTHING, workload="")

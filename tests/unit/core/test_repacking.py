@@ -9,6 +9,7 @@ import pytest
 
 from scheduling.core.repacking.fitting_job import plan_for_job
 from scheduling.core.repacking.free_machines import plan_free_machines
+from scheduling.core.repacking.relocation import Relocation
 from scheduling.core.repacking.repack_plan import RepackPlan, RepackRules
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import split_task_id
@@ -66,6 +67,15 @@ def test_a_plan_keeps_no_memory() -> None:
     del world
     gc.collect()
     assert state() is None
+
+
+def test_places_of_another_policy_are_not_used_again() -> None:
+    state = scattered().state
+    places = Relocation(state, Policy(), now=0.0)
+    assert places.is_for(state, Policy(max_assignments=7, workload="batch"))
+    assert not places.is_for(state, Policy(batch_in_prod_by_reservation=True))
+    assert not places.is_for(state, Policy(scorer="best-fit"))
+    assert not places.is_for(scattered().state, Policy())
 
 
 def test_tasks_that_would_wait_for_a_bound_stay() -> None:
