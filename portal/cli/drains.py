@@ -86,6 +86,7 @@ def drains(session: Context, cell: CellOption = None) -> None:
             "LEFT": "tasks_left",
             "OF": "tasks_at_beginning",
             "MOVING": "tasks_leaving",
+            "STAYING": "tasks_staying",
             "STOPPING": "tasks_stopping",
             "WAITING FOR": waiting,
             "DEADLINE": _deadline,

@@ -84,6 +84,7 @@ class DrainAdmin(FactsAdmin):
             "leaving": "info",
             "stopping": "info",
             "down": "danger",
+            "held": "info",
         },
     )
     def state_shown(self, drain: Any) -> tuple[str, str]:
@@ -96,6 +97,8 @@ class DrainAdmin(FactsAdmin):
             return "overdue", _("deadline passed")
         if drain.machine.state == "down":
             return "down", _("machine down")
+        if progress.left == progress.staying:
+            return "held", _("held for re-packing %(number)s") % {"number": drain.repacking_id}
         return (
             ("leaving", _("evicting tasks")) if progress.leaving else ("waiting", _("waiting for disruption budgets"))
         )
@@ -273,7 +276,7 @@ class RepackingAdmin(CreateOnlyAdmin):
 
 class ConfirmForm(forms.Form):
     confirm = forms.IntegerField(
-        label=gettext_lazy("Number of tasks that move; needed only if it is very large"),
+        label=gettext_lazy("Number of tasks that move, with spare machines; needed only if it is very large"),
         required=False,
         min_value=0,
         widget=UnfoldAdminIntegerFieldWidget(),
@@ -281,11 +284,20 @@ class ConfirmForm(forms.Form):
 
 
 def _jobs_of(rows: list[Repacking]) -> list[str]:
-    """Return a text for each job that loses tasks in the plans, at most `_STEPS_SHOWN`."""
+    """Return a text with the number of tasks that the plans move, then one for each job that loses tasks, at most
+    `_STEPS_SHOWN`, and at the end how many jobs are left out.
+    """
     jobs = [job for row in rows for job in row.jobs]
-    return [
-        _("%(moves)d of %(tasks)d tasks of %(name)s (%(may)d may be down at once)") % job for job in jobs[:_STEPS_SHOWN]
-    ]
+    if not jobs:
+        return []
+    moves = {"moves": sum(row.moves for row in rows), "spare": sum(job["spare"] for job in jobs)}
+    texts = [_("total: %(moves)d tasks, and up to %(spare)d more from spare machines") % moves]
+    for job in jobs[:_STEPS_SHOWN]:
+        text = _("%(moves)d of %(tasks)d tasks of %(name)s (%(may)d may be down at once)") % job
+        texts.append(text + (_(", %(spare)d more from spare machines") % job if job["spare"] else ""))
+    if len(jobs) > _STEPS_SHOWN:
+        texts.append(_("and %(number)d more jobs") % {"number": len(jobs) - _STEPS_SHOWN})
+    return texts
 
 
 class ReleaseForm(forms.Form):

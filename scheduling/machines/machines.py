@@ -134,7 +134,9 @@ def machines_drain(
             known = drains.get(row.id)
             if known is not None and known.repacking_id is None and deadline is None and known.deadline is None:
                 continue
-            drain = known or Drain(machine=row, began_at=entry.time, tasks=tasks.get(row.id, 0))
+            drain = known or Drain(machine=row)
+            if known is None or known.repacking_id is not None:
+                drain.began_at, drain.tasks = entry.time, tasks.get(row.id, 0)
             drain.reason, drain.asked_by, drain.only, drain.repacking = reason[:300], principal.name, None, None
             drain.deadline, drain.break_budgets = deadline, break_budgets
             drain.save()

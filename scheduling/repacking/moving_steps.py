@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from django.db.models import Count, Q
+from django.db.models import Count, Exists, OuterRef, Q
 
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.core.vocabulary.states import TaskState
 from scheduling.journal.sql import query
 from scheduling.machines.machines import DOWN
-from scheduling.models import Departure, Repacking, RepackingStep, Task
+from scheduling.models import Departure, JobSpec, Repacking, RepackingStep, Task
 from scheduling.models.machines import REMOVED
 
 # While a task that has left waits for a machine, no further step begins. After so long, the re-packing stops.
@@ -35,7 +35,8 @@ class Decisions:
 
 def unplaced(repacking: Repacking) -> dict[int, dt.datetime]:
     """Return since when each task that the re-packing moved waits for a machine, by task id. Tasks of steps that were
-    skipped count for some time too.
+    skipped count for some time too. A task does not count if its job was updated after the start of the re-packing: it
+    may wait because of what its tenant has changed.
     """
     recent = database_now() - dt.timedelta(seconds=2 * STOP_AFTER_S)
     begun = repacking.steps.filter(
@@ -43,7 +44,11 @@ def unplaced(repacking: Repacking) -> dict[int, dt.datetime]:
     )
     moved = [task for tasks in begun.order_by().values_list("tasks", flat=True) for task in tasks]
     pending = Task.objects.filter(pk__in=moved, state=TaskState.PENDING.value, incarnation__gt=0).order_by()
-    return dict(pending.values_list("id", "since"))
+    return dict(pending.exclude(_updated(repacking)).values_list("id", "since"))
+
+
+def _updated(repacking: Repacking) -> Exists:
+    return Exists(JobSpec.objects.filter(job=OuterRef("job"), created_at__gt=repacking.started_at))
 
 
 def look_at_moving(
@@ -57,7 +62,7 @@ def look_at_moving(
     the re-packing has to stop. `waiting`: as `unplaced` returns.
 
     A step is done when the tasks that were up before they left are up again, or have ended, or have not come up within
-    the patience.
+    the patience. Tasks of jobs that were updated meanwhile do not count.
     """
     now = database_now()
     for task, since in sorted(waiting.items()):
@@ -77,7 +82,7 @@ def look_at_moving(
         there[machine].add(task)
     awaited = [task for step in moving for task in step.awaited]
     down = Task.objects.filter(pk__in=awaited, up=False).exclude(state=TaskState.DEAD.value).order_by()
-    starting = dict(down.values_list("id", "machine_id"))
+    starting = dict(down.exclude(_updated(repacking)).values_list("id", "machine_id"))
     for step in moving:
         here, named = there[step.machine_id], only.get(step.machine_id)
         if repacking.goal == Repacking.JOB:

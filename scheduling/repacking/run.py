@@ -18,6 +18,7 @@ from django.db.models import Case, IntegerField, Q, Value, When
 from prometheus_client import Counter
 
 from quota.vocabulary.permissions import system
+from scheduling.core.cell.machines import UP
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import PENDING, RUNNING
 from scheduling.core.placing.queue import Slots
@@ -30,7 +31,7 @@ from scheduling.core.vocabulary.states import TaskState
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.machines.cordons import cordon_open, machines_uncordon
-from scheduling.machines.machines import DOWN
+from scheduling.machines.machines import DOWN, DRAINING
 from scheduling.models import Repacking, RepackingStep, Task
 from scheduling.repacking.limits import JobLimits, limits_of_jobs, rules_for_step
 from scheduling.repacking.moving_steps import CHANGED_DRAIN, Decisions, counted, first_part, look_at_moving, unplaced
@@ -93,6 +94,8 @@ def _begin(
     motion = sum(step.moves for step in moving)
     if motion and motion + waiting[0].moves > repacking.at_once:
         return
+    if _is_behind(repacking, state):
+        return
     jobs = limits_of_jobs(repacking.cell_id, patience_s=patience_s)
     rules = rules_for_step(repacking, jobs, booked=booked)
     movable = MovableTasks(state, rules)
@@ -123,6 +126,15 @@ def _begin(
         decisions.begun.append((step, state.tasks.id[here].tolist()))
         leaving = np.concatenate((leaving, here))
         motion += step.moves
+
+
+def _is_behind(repacking: Repacking, state: CellState) -> bool:
+    """Return whether the state does not contain all cordons of the re-packing yet. Tasks could then seem to fit on
+    machines that they leave.
+    """
+    slots, status = state.machines.slot, state.machines.status
+    cordoned = repacking.drains.filter(machine__state=DRAINING).order_by().values_list("machine_id", flat=True)
+    return any(machine in slots and status[slots[machine]] == UP for machine in cordoned)
 
 
 def _tasks_on(repacking: Repacking, step: RepackingStep, movable: MovableTasks) -> Slots:

@@ -222,13 +222,18 @@ def test_a_re_packing_is_planned_first_and_its_start_shows_who_moves(sre, world)
     sre.post(path, {"cell": world.cell.pk, "number": 1, "job_name": "", "reason": "give one back"})
     row = Repacking.objects.get()
     assert (row.state, row.number, row.asked_by) == ("planning", 1, "sre")
-    row.state, row.planned_at = "planned", timezone.now()
-    row.jobs = [{"name": "ubar/web", "moves": 1, "spare": 0, "tasks": 3, "may": 1, "down": 0}]
+    row.state, row.planned_at, row.moves = "planned", timezone.now(), 1
+    row.jobs = [{"name": "ubar/web", "moves": 1, "spare": 2, "tasks": 3, "may": 1, "down": 0}]
+    row.jobs += [{"name": f"ubar/w{n}", "moves": 0, "spare": 1, "tasks": 3, "may": 1, "down": 0} for n in range(201)]
     row.save()
     RepackingStep.objects.create(repacking=row, position=0, machine=world.machine, moves=1)
-    moves = "1 of 3 tasks of ubar/web (1 may be down at once)"
-    assert moves in sre.get(reverse("admin:scheduling_repacking_change", args=[row.pk])).text
-    assert moves in act(sre, "scheduling_repacking", "start", row).text
+    for page in (
+        sre.get(reverse("admin:scheduling_repacking_change", args=[row.pk])).text,
+        act(sre, "scheduling_repacking", "start", row).text,
+    ):
+        assert "total: 1 tasks, and up to 203 more from spare machines" in page
+        assert "1 of 3 tasks of ubar/web (1 may be down at once), 2 more from spare machines" in page
+        assert "and 2 more jobs" in page
     assert Repacking.objects.get().state == "planned"
     act(sre, "scheduling_repacking", "start", row, reason="now")
     assert (Repacking.objects.get().state, Machine.objects.get().state) == ("running", "draining")

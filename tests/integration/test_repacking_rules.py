@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from django.contrib import admin
 from django.db import transaction
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
+from scheduling.admin.drains_and_brakes import DrainAdmin
+from scheduling.core.repacking.relocation import Relocation
 from scheduling.core.vocabulary.plan import Assignment, Booking
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.journal import journal
+from scheduling.machines import machines
 from scheduling.machines.cordons import machines_cordon
+from scheduling.machines.drain_progress import progress_of
+from scheduling.master import snapshot
 from scheduling.master.loop import Master
-from scheduling.models import Cell, Drain, Job, Machine, Repacking, RepackingStep, Task
+from scheduling.models import Cell, Drain, Job, JobSpec, Machine, Repacking, RepackingStep, Task
 from scheduling.repacking import run
 from scheduling.repacking.moving_steps import Decisions, first_part, look_at_moving, unplaced
 from scheduling.repacking.repacker import Repacker
@@ -163,3 +170,42 @@ def test_a_part_has_at_most_so_many_tasks() -> None:
     assert first_part([1, 2, 3], {2: 3}, 4) == [1]
     assert first_part([2, 3], {2: 3}, 3) == [2], "an alloc leaves as a whole"
     assert first_part([1, 2, 3], {2: 3}, 6) == [1, 2, 3]
+
+
+@pytest.mark.django_db
+def test_a_task_whose_job_was_updated_meanwhile_does_not_stop_the_re_packing(packed: Packed) -> None:
+    web = packed.ids(packed.web)
+    step = packed.moving(web)
+    Task.objects.filter(job=packed.shelf).update(machine=packed.fleet[2])
+    leave(*web, since=timezone.now() - dt.timedelta(hours=1))
+    assert look(step).stop == f"task 0 of job {packed.web.id} left its machine and has found no other one"
+    last = packed.web.specs.get()
+    JobSpec.objects.create(job=packed.web, version=last.version + 1, spec=last.spec, digest="", actor="ann")
+    decisions = look(step)
+    assert (decisions.stop, unplaced(step.repacking), outcome(decisions)) == ("", {}, [("freed", "")])
+
+
+@pytest.mark.django_db
+def test_no_step_begins_before_the_master_has_read_the_cordons(packed: Packed, monkeypatch) -> None:
+    monkeypatch.setattr(snapshot, "execute", lambda _: None)  # the transaction of the test has begun already
+    before = snapshot.load_state(packed.cell.id)
+    step = packed.moving(packed.outer())
+    RepackingStep.objects.filter(pk=step.pk).update(state="waiting")
+    for state, begins in ((before, False), (snapshot.load_state(packed.cell.id), True)):
+        relocation = Relocation(state, Policy(), now=0.0)
+        run.run_advance(step.repacking, state, relocation, patience_s=600.0, booked=frozenset())
+        step.refresh_from_db()
+        assert (step.state == "moving") == begins, step.detail
+
+
+@pytest.mark.django_db
+def test_a_cordon_is_shown_as_held_and_a_drain_that_replaces_it_counts_its_tasks(packed: Packed) -> None:
+    step = packed.moving([])
+    Drain.objects.update(only=[])
+    (drain,) = Drain.objects.select_related("machine__cell")
+    (drain.progress,) = progress_of(rows.ME, packed.cell, [drain])
+    shown = DrainAdmin(Drain, admin.site).state_shown(drain)
+    assert shown == ("held", f"held for re-packing {step.repacking_id}")
+    machines.machines_drain(principal=rows.ME, cell=packed.cell, machines=[packed.fleet[0]], reason="repair", confirm=6)
+    drain.refresh_from_db()
+    assert (drain.tasks, drain.only, drain.repacking) == (6, None, None)
