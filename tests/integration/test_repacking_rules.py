@@ -6,14 +6,19 @@ import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from django.contrib import admin
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from scheduling.admin.drains_and_brakes import DrainAdmin
+from scheduling.brakes import confirmation
+from scheduling.core.cell.state import CellState
+from scheduling.core.repacking.fitting_job import why_not_needed
 from scheduling.core.repacking.relocation import Relocation
+from scheduling.core.repacking.repack_plan import RepackRules
 from scheduling.core.vocabulary.plan import Assignment, Booking
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.journal import journal
@@ -23,8 +28,9 @@ from scheduling.machines.drain_progress import progress_of
 from scheduling.master import snapshot
 from scheduling.master.loop import Master
 from scheduling.models import Cell, Drain, Job, JobSpec, Machine, Repacking, RepackingStep, Task
-from scheduling.repacking import run
+from scheduling.repacking import planning, repacker, repackings, run
 from scheduling.repacking.moving_steps import Decisions, first_part, look_at_moving, unplaced
+from scheduling.repacking.planning import MOST_TRIES
 from scheduling.repacking.repacker import Repacker
 from scheduling.tasks import transitions
 from tests.builders import World
@@ -209,3 +215,144 @@ def test_a_cordon_is_shown_as_held_and_a_drain_that_replaces_it_counts_its_tasks
     machines.machines_drain(principal=rows.ME, cell=packed.cell, machines=[packed.fleet[0]], reason="repair", confirm=6)
     drain.refresh_from_db()
     assert (drain.tasks, drain.only, drain.repacking) == (6, None, None)
+
+
+def test_a_task_may_no_longer_need_the_capacity_that_others_would_leave() -> None:
+    one = World().machine("m1", cpu=4000).machine("m2", cpu=1000)
+    one.job("web", cpu=2000, priority=250).place("web", 0, on="m1").job("old", cpu=2000, priority=250)
+    one.place("old", 0, on="m1").job("first", cpu=2000, priority=300, tenant=1)
+    one.job("large", cpu=2000, priority=200, tenant=2)
+    rules = RepackRules(most_moves=9, most_priority=359, job_moves={row.job_id: 9 for row in one.jobs.values()})
+    leaving = np.array([one.state.tasks.jobs[one.jobs["web"].job_id].tasks[0]])
+
+    def why(job: str, leaving: np.ndarray) -> str:
+        relocation = Relocation(one.state, Policy(), now=one.time)
+        facts = {"job_id": one.jobs[job].job_id, "machine_id": one.id_of("m1"), "leaving": leaving}
+        return why_not_needed(one.state, relocation, rules, **facts)
+
+    assert why("first", leaving) == ""
+    assert why("first", leaving[:0]) == "a task of the job would not fit there after these moves"
+    assert why("large", leaving) == "tasks that come earlier in the queue would take the capacity"
+    one.end("old", 0, gone=True)
+    assert why("first", leaving) == "a task of the job fits without these moves now"
+    one.place("first", 0, on="m1")
+    assert why("first", leaving) == "no task of the job waits for a machine any more"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("at_once", "moving"), [(5, 1), (6, 2)])
+def test_steps_begin_as_long_as_the_moving_tasks_are_few_enough(packed: Packed, monkeypatch, at_once, moving) -> None:
+    monkeypatch.setattr(snapshot, "execute", lambda _: None)
+    web = packed.ids(packed.web)
+    Task.objects.filter(pk=web[1]).update(machine=packed.fleet[1])
+    step = packed.moving([web[0], *packed.ids(packed.shelf)], at_once=at_once)
+    row = step.repacking
+    RepackingStep.objects.create(repacking=row, position=1, machine=packed.fleet[1], tasks=[web[1]], moves=1)
+    with journal.write(packed.cell.id, rows.ME) as entry:
+        machines_cordon(entry, [packed.fleet[1].id], row, "re-packing")
+    state = snapshot.load_state(packed.cell.id)
+    run.run_advance(row, state, Relocation(state, Policy(), now=0.0), patience_s=600.0, booked=frozenset())
+    assert row.steps.filter(state="moving").count() == moving
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("booked", [True, False])
+def test_a_step_is_skipped_if_files_or_a_booking_came_after_the_plan(packed: Packed, monkeypatch, booked) -> None:
+    monkeypatch.setattr(snapshot, "execute", lambda _: None)
+    step = packed.moving(packed.outer())
+    RepackingStep.objects.filter(pk=step.pk).update(state="waiting")
+    if not booked:
+        Machine.objects.filter(pk=packed.fleet[0].pk).update(kept=packed.ids(packed.shelf))
+    state, places = snapshot.load_state(packed.cell.id), frozenset({packed.fleet[0].pk} if booked else ())
+    run.run_advance(step.repacking, state, Relocation(state, Policy(), now=0.0), patience_s=600.0, booked=places)
+    step.refresh_from_db()
+    assert (step.state, step.detail[:27]) == ("skipped", "the machine has files of en")
+
+
+@pytest.mark.django_db
+def test_a_machine_returns_if_its_step_is_skipped_in_the_turn_in_which_all_stops(packed: Packed) -> None:
+    step = packed.moving(packed.outer())
+    run._apply(step.repacking, Decisions(ended=[(step, "skipped", "late")], stop="lost"), last=False)
+    step.refresh_from_db()
+    assert (step.state, step.detail, step.repacking.__class__.objects.get().state) == ("skipped", "late", "stopped")
+    assert (Machine.objects.get(pk=packed.fleet[0].pk).state, Drain.objects.count()) == ("up", 0)
+
+
+@pytest.mark.django_db
+def test_a_master_that_lost_the_lease_changes_no_step_of_the_next_one(packed: Packed) -> None:
+    step = packed.moving(packed.outer())
+    RepackingStep.objects.filter(pk=step.pk).update(state="freed")
+    run._apply(step.repacking, Decisions(ended=[(step, "skipped", "late")]), last=False)
+    run._apply(step.repacking, Decisions(begun=[(step, [])]), last=False)
+    assert (RepackingStep.objects.get().state, Drain.objects.count()) == ("freed", 1)
+
+
+@pytest.mark.django_db
+def test_tasks_of_skipped_steps_count_for_some_time(packed: Packed) -> None:
+    web = packed.ids(packed.web)
+    step = packed.moving(web)
+    leave(*web)
+    run._apply(step.repacking, Decisions(ended=[(step, "skipped", "late")]), last=False)
+    assert set(unplaced(step.repacking)) == set(web)
+    RepackingStep.objects.update(ended_at=timezone.now() - dt.timedelta(hours=1))
+    assert unplaced(step.repacking) == {}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("tries", "error", "detail"),
+    [
+        (MOST_TRIES, None, "attempts to make the plan ended"),
+        (0, ValueError("x"), "an unexpected error"),
+        (0, LookupError("no"), "no"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_has_failed(packed: Packed, monkeypatch, tries, error, detail) -> None:
+    def raising(*_: object, **__: object) -> None:
+        raise error or AssertionError("it is not made")
+
+    monkeypatch.setattr(planning, "plan_free_machines", raising)
+    row = repackings.repacking_plan(principal=rows.ME, cell=packed.cell, reason="x", machines=1)
+    Repacking.objects.update(tries=tries)
+    planning.plan_make(row, CellState(), Policy(), patience_s=600.0, booked=frozenset())
+    row.refresh_from_db()
+    assert (row.state, detail in row.detail) == ("failed", True), row.detail
+
+
+@pytest.mark.django_db
+def test_a_run_that_raises_stops_and_a_lost_database_does_not_stop_it(packed: Packed, monkeypatch) -> None:
+    step = packed.moving(packed.outer())
+    errors = [OperationalError("away"), ValueError("x")]
+    monkeypatch.setattr(repacker, "run_advance", lambda *_, **__: (_ for _ in ()).throw(errors.pop(0)))
+    one = Repacker(packed.cell.id)
+    with pytest.raises(OperationalError):
+        one.turn(CellState(), Policy(), patience_s=600.0, booked=frozenset())
+    assert Repacking.objects.get().state == "running"
+    assert one.turn(CellState(), Policy(), patience_s=600.0, booked=frozenset())
+    step.repacking.refresh_from_db()
+    assert (step.repacking.state, step.repacking.detail[:19]) == ("stopped", "an unexpected error")
+
+
+@pytest.mark.django_db
+def test_a_confirmation_counts_spare_machines_and_no_tasks_that_stay(packed: Packed, monkeypatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(confirmation, "require", lambda _cell, tasks, _confirm, *, what: asked.append(tasks))
+    step = packed.moving(packed.outer())
+    Drain.objects.update(only=[packed.ids(packed.shelf)[0]])
+    machines.machines_drain(principal=rows.ME, cell=packed.cell, machines=[packed.fleet[1]], reason="x")
+    assert asked == [4], "the alloc, and the tasks inside it"
+    row = step.repacking
+    Repacking.objects.update(state="planned", planned_at=timezone.now(), moves=7)
+    RepackingStep.objects.update(state="waiting")
+    RepackingStep.objects.create(repacking=row, position=1, machine=packed.fleet[2], state="spare", moves=5)
+    repackings.repacking_start(principal=rows.ME, cell=packed.cell, number=row.pk)
+    assert asked == [4, 12]
+
+
+@pytest.mark.django_db
+def test_old_re_packings_are_deleted_unless_they_keep_machines_free(packed: Packed, monkeypatch) -> None:
+    monkeypatch.setattr(repackings, "KEPT", 1)
+    holding = packed.moving(packed.outer()).repacking
+    Repacking.objects.update(state="done", ended_at=timezone.now())
+    made = [repackings.repacking_plan(principal=rows.ME, cell=packed.cell, reason="x", machines=1) for _ in range(4)]
+    assert set(Repacking.objects.values_list("pk", flat=True)) == {holding.pk, made[2].pk, made[3].pk}

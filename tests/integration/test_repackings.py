@@ -135,7 +135,7 @@ def test_what_changed_since_the_plan_is_skipped_with_the_reason(cell, ann, maste
         ("freed", ""),
         ("freed", ""),
     ]
-    assert row.detail == "2 machines are free; 2 were skipped"
+    assert row.detail == "2 machines are free; 2 skipped"
     assert Machine.objects.get(pk=second.pk).state == "up"
     kept = set(Drain.objects.values_list("machine_id", flat=True))
     assert kept == {third.pk, spare.pk}, "the spare machine took the place of a skipped one"
@@ -221,7 +221,7 @@ def test_a_stopped_re_packing_returns_the_machines_that_are_not_free(cell, ann, 
     assert sorted(row.steps.values_list("state", flat=True)) == ["freed", "skipped", "spare"]
 
 
-def test_wrong_requests_are_rejected_and_change_nothing(cell, ann, master) -> None:
+def test_wrong_requests_are_rejected_and_change_nothing(cell, ann, master, monkeypatch) -> None:
     job, _fleet = scattered(ann, cell)
     for goal, field in (
         ({}, "machines"),
@@ -236,6 +236,10 @@ def test_wrong_requests_are_rejected_and_change_nothing(cell, ann, master) -> No
         with pytest.raises(Rejected) as caught:
             repack_rows.plan(cell, **goal)
         assert field in caught.value.fields
+    monkeypatch.setattr(repackings, "MOST_MACHINES", 2)
+    for goal in ({"machines": 3}, {"share": 0.75}):
+        with pytest.raises(Rejected, match="give at most"):
+            repack_rows.plan(cell, **goal)
     with pytest.raises(Forbidden):
         repackings.repacking_plan(principal=ann, cell=cell, reason="x", machines=1)
     with pytest.raises(NotFound):
