@@ -29,7 +29,7 @@ def repack_plan(
     ] = None,
     share: Annotated[
         str | None,
-        typer.Option(metavar="PERCENT", help="The same for a share of the machines that are up, such as 3%."),
+        typer.Option(metavar="PERCENT", help="After the moves, this share of all machines has no task, such as 3%."),
     ] = None,
     job: Annotated[
         str | None, typer.Option(metavar="JOB", help="A pending task of this job fits after the moves.")

@@ -48,7 +48,7 @@ def plan_make(
     plan = RepackPlan()
     # A plan during which masters end must not stop the cell again and again.
     if not Repacking.objects.filter(pk=repacking.pk, tries__lt=MOST_TRIES).update(tries=F("tries") + 1):
-        problem = "masters have ended while they made the plan; ask for a smaller one"
+        problem = f"{MOST_TRIES} attempts to make the plan ended without a result; see the log of the master"
     try:
         if problem:
             raise LookupError(problem)
@@ -129,7 +129,8 @@ def _format_plan(row: Repacking, plan: RepackPlan) -> str:
     if plan.reached and row.goal == Repacking.JOB:
         return "a pending task of the job fits after the moves" if plan.steps else "a pending task of the job fits now"
     if plan.reached:
-        return f"{len(plan.steps)} machines are free after the moves; {plan.already_free} of them have no task now"
+        are = "1 machine is" if len(plan.steps) == 1 else f"{len(plan.steps)} machines are"
+        return f"{are} free after the moves, {plan.already_free} of them already now"
     why = "; ".join(
         text.format("1 machine" if number == 1 else f"{number} machines")
         for code, text in _OBSTACLES.items()

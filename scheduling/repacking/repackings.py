@@ -34,6 +34,8 @@ MOST_PRIORITY = 359
 AT_ONCE = 10
 MOST_AT_ONCE = 1_000
 MOST_MOVES = 10_000
+# A start changes all its machines in one transaction.
+MOST_MACHINES = 5_000
 # So many ended re-packings of a cell are kept, besides those that still keep machines free.
 KEPT = 50
 
@@ -189,7 +191,8 @@ def spares_use(entry: JournalEntry, row: Repacking, number: int) -> None:
         for step in spares:
             step.state = RepackingStep.WAITING if step.machine_id in there else RepackingStep.SKIPPED
             step.detail = "" if step.machine_id in there else "the machine is no longer up, or is drained"
-        RepackingStep.objects.bulk_update(spares, ["state", "detail"], batch_size=500)
+            step.ended_at = None if step.machine_id in there else entry.time
+        RepackingStep.objects.bulk_update(spares, ["state", "detail", "ended_at"], batch_size=500)
         number -= len(there)
 
 
@@ -221,8 +224,13 @@ def _machines_wanted(up: int, machines: int | None, share: float | None) -> int:
     if share is not None:
         if not 0 < share <= 1:
             raise invalid("share", f"share is {share:g}; give a number above 0, up to 1, such as 0.03 for 3 %")
-        return max(1, math.ceil(share * up - 1e-9))
+        number = max(1, math.ceil(share * up - 1e-9))
+        if number > MOST_MACHINES:
+            raise invalid("share", f"share {share:g} is {number} machines; give at most {MOST_MACHINES / up:g}")
+        return number
     assert machines is not None
     if not 1 <= machines <= up:
         raise invalid("machines", f"machines is {machines}, and {up} machines are up; give a number from 1 to {up}")
+    if machines > MOST_MACHINES:
+        raise invalid("machines", f"machines is {machines}; give at most {MOST_MACHINES}, and repeat it for more")
     return machines

@@ -260,9 +260,11 @@ def _store_done(entry: JournalEntry, row: Repacking) -> None:
     counts = counted(row.steps.order_by().values_list("state"))
     freed, skipped = counts.get(RepackingStep.FREED, 0), counts.get(RepackingStep.SKIPPED, 0)
     if row.goal == Repacking.JOB:
-        row.detail = "the tasks have moved, and the scheduler tries the job next" if freed else "the step was skipped"
+        why = row.steps.filter(state=RepackingStep.SKIPPED).values_list("detail", flat=True).first() or ""
+        row.detail = "the tasks have moved, and the scheduler tries the job next" if freed else f"skipped: {why}"[:500]
     else:
-        row.detail = f"{freed} machines are free" + (f"; {skipped} were skipped" if skipped else "")
+        row.detail = "1 machine is free" if freed == 1 else f"{freed} machines are free"
+        row.detail += f"; {skipped} skipped" if skipped else ""
     row.state, row.ended_at = Repacking.DONE, entry.time
     row.save(update_fields=["state", "detail", "ended_at"])
     entry.append(events.RepackingSet(repacking=row.pk, state=row.state, detail=row.detail))

@@ -67,9 +67,9 @@ class RepackPlan:
     each step that is no longer possible when it should begin. `already_free`: how many of the machines have no task.
 
     If the goal cannot be reached, `obstacles` has the reasons: how many machines were left out for each of them. The
-    codes are `kept-task` (a task there must not move), `limit` (the moves would exceed a limit of the re-packing) and
-    `no-place` (a task fits on no other machine). `queue` (tasks earlier in the queue would take the capacity) and
-    `time` (1 if the search ended early) are others.
+    codes are `kept-task` (a task there must not move), `limit` (the moves would exceed a limit of the re-packing),
+    `no-place` (a task fits on no other machine), `queue` (tasks earlier in the queue would take the capacity) and
+    `time` (1 if the search ended early).
     """
 
     steps: tuple[MachineMoves, ...] = ()
