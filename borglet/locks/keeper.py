@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, TaskRun
+from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, RunSession, TaskRun
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +71,12 @@ class LockKeeper:
         self._live: set[TaskRun] = set()
         self._leases: dict[TaskRun, _Lease] = {}
         self._lost: set[TaskRun] = set()  # runs that lost a lease, and have acquired no lock since
-        self._ended: set[TaskRun] = set()  # to be ended in PostgreSQL
+        # To be ended in PostgreSQL: all sessions of runs that have ended, and the lost sessions of others.
+        self._ended: set[TaskRun] = set()
+        self._lost_sessions: dict[TaskRun, set[str]] = {}
         self._unsure = True  # the cell may have sessions of this machine that are not in `_leases`
-        # Renewals without an answer, by number: when they were sent, and the runs in `ended`.
-        self._renewals: dict[int, tuple[float, list[TaskRun]]] = {}
+        # Renewals without an answer, by number, and when they were sent.
+        self._renewals: dict[int, tuple[float, RenewLocks]] = {}
         self._sent_at = -RENEW_S
         self._due = asyncio.Event()
         self._confirmed = asyncio.Event()  # set and cleared when a renewal was answered
@@ -136,6 +138,7 @@ class LockKeeper:
             return
         self._live.discard(run)
         self._lost.discard(run)
+        self._lost_sessions.pop(run, None)
         self._finish(run)
         self._ended.add(run)
         self._due.set()
@@ -167,11 +170,14 @@ class LockKeeper:
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_WITHIN_S):
-                while self._send is not None and run in self._ended:
+                while self._send is not None and self._is_ending(run):
                     await self._confirmed.wait()
-        if self._send is None or run in self._ended:
+        if self._send is None or self._is_ending(run):
             raise LinkAway("this machine has no connection to its cell now; try again later")
         return self._send
+
+    def _is_ending(self, run: TaskRun) -> bool:
+        return run in self._ended or run in self._lost_sessions
 
     async def session(self, run: TaskRun, wait_s: float) -> dict[str, object]:
         """Return whether the run's locks are certainly its own, for how many seconds, and whether it has lost some
@@ -221,12 +227,10 @@ class LockKeeper:
             return False
         lease = self._leases.get(run)
         if until <= now or (lease is not None and lease.until <= now):
-            self._lose(run, "its lease was not renewed in time")
-            self._due.set()
+            self._lose(run, "its lease was not renewed in time", session)
             return False
         if lease is not None and lease.session != session:
-            self._lose(run, "the cell has ended its session")
-            self._due.set()
+            self._lose(run, "the cell has ended its session", session)
             return False
         self._lost.discard(run)
         if lease is not None:
@@ -243,11 +247,17 @@ class LockKeeper:
         if lease is not None:
             lease.over.set()
 
-    def _lose(self, run: TaskRun, why: str) -> None:
+    def _lose(self, run: TaskRun, why: str, *sessions: str) -> None:
+        """End the lease of a run. `sessions`: other sessions of the run that must end in the cell too."""
         log.warning("task %s has lost its locks: %s", run.key, why)
+        lease = self._leases.get(run)
         self._finish(run)
         self._lost.add(run)
-        self._ended.add(run)
+        self._end_lost(run, *sessions, *([lease.session] if lease is not None else []))
+
+    def _end_lost(self, run: TaskRun, *sessions: str) -> None:
+        self._lost_sessions.setdefault(run, set()).update(sessions)
+        self._due.set()
 
     def _lease_of(self, run: TaskRun) -> _Lease | None:
         """Return the lease of a run, or None if it has ended."""
@@ -262,26 +272,39 @@ class LockKeeper:
             for run in list(self._leases):
                 self._lease_of(run)
             self._due.clear()
-            urgent = self._ended or (self._unsure and self._live)
+            urgent = self._ended or self._lost_sessions or (self._unsure and self._live)
             if self._send is not None and (urgent or (self._leases and self._clock() >= self._sent_at + RENEW_S)):
                 self._number, self._sent_at = self._number + 1, self._clock()
-                ended = sorted(self._ended)[:MOST_ENDED]
-                self._renewals[self._number] = self._sent_at, ended
+                renewal = RenewLocks(self._number, *self._to_end())
+                self._renewals[self._number] = self._sent_at, renewal
                 while len(self._renewals) > MOST_RENEWALS:
                     del self._renewals[next(iter(self._renewals))]
-                self._send(RenewLocks(self._number, ended))
+                self._send(renewal)
             pause_s = max(0.01, self._sent_at + RENEW_S - self._clock()) if urgent or self._leases else None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._due.wait()
 
-    def _renewed(self, message: LocksRenewed, sent_at: float, ended: list[TaskRun]) -> None:
+    def _to_end(self) -> tuple[list[TaskRun], list[RunSession]]:
+        """Return the runs whose sessions end, and those of them that still run, with the sessions that they lost."""
+        living = sorted(self._lost_sessions)[:MOST_ENDED]
+        lost = [RunSession(run, session) for run in living for session in sorted(self._lost_sessions[run])]
+        return sorted(self._ended)[:MOST_ENDED] + living, lost
+
+    def _renewed(self, message: LocksRenewed, sent_at: float, renewal: RenewLocks) -> None:
         self._unsure = False
         renewed = {one.run: one.session for one in message.runs}
-        self._ended -= set(ended) - renewed.keys()
+        self._ended -= set(renewal.ended) - renewed.keys()
+        for one in renewal.lost:
+            if renewed.get(one.run) != one.session and (sessions := self._lost_sessions.get(one.run)) is not None:
+                sessions.discard(one.session)
+                if not sessions:
+                    del self._lost_sessions[one.run]
         for run in renewed.keys() - self._leases.keys():
-            if run in self._live and run not in self._lost and run not in self._ended:
+            if run in self._live and run not in self._lost and not self._is_ending(run):
                 self._hold(run, renewed[run], sent_at, message.lease_s)
+            elif run in self._live:
+                self._end_lost(run, renewed[run])
             else:
                 self._ended.add(run)
                 self._due.set()
@@ -289,7 +312,6 @@ class LockKeeper:
             if renewed.get(run) == lease.session:
                 lease.until = max(lease.until, sent_at + message.lease_s - MARGIN_S)
             elif lease.since <= sent_at or run in renewed:
-                self._lose(run, "the cell has ended its session")
-                self._due.set()
+                self._lose(run, "the cell has ended its session", *([renewed[run]] if run in renewed else []))
         self._confirmed.set()
         self._confirmed.clear()

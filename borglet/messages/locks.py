@@ -55,12 +55,14 @@ class LockAnswer(msgspec.Struct, frozen=True, tag="lock-answer", tag_field="type
 
 
 class RenewLocks(msgspec.Struct, frozen=True, tag="renew-locks", tag_field="type", omit_defaults=True):
-    """A renewal of all locks that tasks of this machine hold. `ended`: runs that have ended, whose locks become
-    free.
+    """A renewal of all locks that tasks of this machine hold. `ended`: runs whose sessions end, so that their locks
+    become free. `lost`: those of them that still run, each with the session that it has lost. Only this session ends;
+    the run may have begun another one before the shard reads the message.
     """
 
     number: int
     ended: list[TaskRun] = []
+    lost: list[RunSession] = []  # an earlier shard ignores it, and ends all sessions of the run
 
 
 class LocksRenewed(msgspec.Struct, frozen=True, tag="locks-renewed", tag_field="type", omit_defaults=True):

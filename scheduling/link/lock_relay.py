@@ -10,9 +10,11 @@ If PostgreSQL is away, calls get an error at once, and renewals no answer. The B
 from __future__ import annotations
 
 import asyncio
+import re
+import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -28,11 +30,12 @@ from scheduling.link.transport.asgi import problem
 from scheduling.locks import locks, notices, sessions, task_calls
 from scheduling.locks.lock_rules import TASK_LEASE_S
 from scheduling.locks.notices import LockKey
-from scheduling.locks.sessions import Space
+from scheduling.locks.sessions import Connected, Space
 from scheduling.locks.task_calls import Caller, Done, Request
 from scheduling.locks.waiting import LockWaits
 
 log = structlog.get_logger(__name__)
+_UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 T = TypeVar("T")
 
 RENEW_WITHIN_S = 0.1
@@ -56,6 +59,28 @@ class _Open:
     task: asyncio.Task[None] | None = None
 
 
+@dataclass(slots=True)
+class _Renewal:
+    """The renewals of a machine that are made together. `number`: of the newest one. `lost`: sessions that running
+    tasks have lost.
+    """
+
+    number: int
+    ended: set[TaskRun] = field(default_factory=set)
+    lost: dict[TaskRun, set[uuid.UUID]] = field(default_factory=dict)
+
+    def add(self, renewal: RenewLocks) -> None:
+        self.number = renewal.number
+        lost = {one.run: one.session for one in renewal.lost}
+        self.ended |= {run for run in renewal.ended[:MAX_ENDED] if run not in lost and task_calls.well_formed(run)}
+        for one in renewal.lost[:MAX_ENDED]:
+            if task_calls.well_formed(one.run) and _UID.fullmatch(one.session):
+                self.lost.setdefault(one.run, set()).add(uuid.UUID(hex=one.session))
+
+    def lost_sessions(self) -> set[uuid.UUID]:
+        return set().union(*self.lost.values())
+
+
 class LockRelay:
     """The calls about locks that one shard is answering. Use it in one asyncio loop."""
 
@@ -68,8 +93,8 @@ class LockRelay:
         self._open: dict[Connection, set[_Open]] = {}
         self._waiting: Counter[Connection | TaskRun] = Counter()
         self._waiting_calls = self._waiting_bytes = self._queued = 0
-        self._callers: dict[tuple[int, TaskRun], tuple[Caller, float]] = {}
-        self._renewals: dict[Connection, RenewLocks] = {}
+        self._callers: dict[tuple[Connected, TaskRun], tuple[Caller, float]] = {}
+        self._renewals: dict[Connection, _Renewal] = {}
         self._renewing: asyncio.Task[None] | None = None
         figures.lock_waits = lambda: self.waits.waiting
 
@@ -96,19 +121,17 @@ class LockRelay:
         """Renew the leases of a machine, together with those of other machines. Calls of runs that have ended acquire
         nothing any more.
         """
-        earlier = self._renewals.get(connection)
-        ended = (earlier.ended if earlier is not None else []) + renewal.ended
-        ended = [run for run in ended[:MAX_ENDED] if task_calls.well_formed(run)]
-        self._renewals[connection] = msgspec.structs.replace(renewal, ended=ended)
-        over = set(ended)
-        for opened in list(self._open.get(connection, ())) if over else ():
-            if opened.run in over and opened.task is not None:
+        merged = self._renewals.setdefault(connection, _Renewal(0))
+        merged.add(renewal)
+        for opened in list(self._open.get(connection, ())) if renewal.ended else ():
+            if (opened.run in merged.ended or opened.run in merged.lost) and opened.task is not None:
                 opened.task.cancel()
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
 
     def left(self, connection: Connection) -> None:
         """Forget a connection that has ended. Its calls acquire nothing any more."""
+        self._renewals.pop(connection, None)
         for opened in list(self._open.get(connection, ())):
             if opened.task is not None:
                 opened.task.cancel()
@@ -169,7 +192,7 @@ class LockRelay:
 
     async def _answer(self, connection: Connection, number: int, run: TaskRun, request: Request) -> None:
         try:
-            answer = await self._answered(connection.machine_id, number, run, request)
+            answer = await self._answered(_connected(connection), number, run, request)
         except Rejected as error:
             answer = _rejection(number, error)
         except DatabaseAway:
@@ -181,22 +204,22 @@ class LockRelay:
             answer = _rejection(number, Rejected("internal-error", detail, status=500))
         connection.post(answer)
 
-    async def _answered(self, machine_id: int, number: int, run: TaskRun, request: Request) -> LockAnswer:
+    async def _answered(self, machine: Connected, number: int, run: TaskRun, request: Request) -> LockAnswer:
         loop = asyncio.get_running_loop()
         received_at = tried_at = loop.time()
 
         async def attempt() -> Done:
             nonlocal tried_at
             tried_at = loop.time()
-            return await self._in_thread(lambda: _perform(machine_id, run, request))
+            return await self._in_thread(lambda: _perform(machine, run, request))
 
         if request.verb == "read" and request.after is not None:
-            caller = await self._caller(machine_id, run)
+            caller = await self._caller(machine, run)
             task_calls.check_use(caller, request)
             found = await self.waits.watch(caller.key(request.name), request.after, request.wait_s)
             done = Done(task_calls.shown(found, name=request.name))
         elif request.verb == "acquire" and request.wait_s > 0:
-            caller = await self._caller(machine_id, run)
+            caller = await self._caller(machine, run)
             task_calls.check_use(caller, request)
             done = await self.waits.acquire(caller.key(request.name), request.wait_s, attempt)
         else:
@@ -205,16 +228,16 @@ class LockRelay:
         waited_s = tried_at - received_at
         return LockAnswer(number, HTTPStatus.OK, text, done.holds, done.session, waited_s, TASK_LEASE_S)
 
-    async def _caller(self, machine_id: int, run: TaskRun) -> Caller:
+    async def _caller(self, machine: Connected, run: TaskRun) -> Caller:
         """Return the task of a run. It may have been stopped since a few seconds, so each attempt checks it again."""
         now = asyncio.get_running_loop().time()
-        known = self._callers.get((machine_id, run))
+        known = self._callers.get((machine, run))
         if known is not None and now < known[1]:
             return known[0]
-        caller = await self._in_thread(lambda: task_calls.caller_of(machine_id, run))
+        caller = await self._in_thread(lambda: task_calls.caller_of(machine, run))
         if len(self._callers) >= MAX_CALLERS:
             self._callers.clear()
-        self._callers[machine_id, run] = caller, now + CALLER_S
+        self._callers[machine, run] = caller, now + CALLER_S
         return caller
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -235,9 +258,9 @@ class LockRelay:
         await asyncio.sleep(RENEW_WITHIN_S)
         while self._renewals:
             batch, self._renewals = self._renewals, {}
-            ended = {one.machine_id: renewal.ended for one, renewal in batch.items() if renewal.ended}
+            machines = {_connected(connection): renewal for connection, renewal in batch.items()}
             try:
-                found = await self._renewals_database(_renew, [one.machine_id for one in batch], ended)
+                found = await self._renewals_database(_renew, machines)
             except DatabaseAway as error:
                 log.warning("locks of machines were not renewed", machines=len(batch), error=str(error))
                 continue
@@ -249,15 +272,20 @@ class LockRelay:
                 connection.post(LocksRenewed(renewal.number, TASK_LEASE_S, found.get(connection.machine_id, [])))
 
 
-def _perform(machine_id: int, run: TaskRun, request: Request) -> Done:
-    caller = task_calls.caller_of(machine_id, run)
+def _connected(connection: Connection) -> Connected:
+    return Connected(connection.machine_id, connection.session)
+
+
+def _perform(machine: Connected, run: TaskRun, request: Request) -> Done:
+    caller = task_calls.caller_of(machine, run)
     task_calls.check_use(caller, request)
     return task_calls.perform(caller, request)
 
 
-def _renew(machine_ids: list[int], ended: dict[int, list[TaskRun]]) -> dict[int, list[RunSession]]:
-    sessions.end_runs(ended)
-    return sessions.renew_machines(machine_ids)
+def _renew(machines: dict[Connected, _Renewal]) -> dict[int, list[RunSession]]:
+    sessions.end_runs({machine: renewal.ended for machine, renewal in machines.items()})
+    sessions.end_lost({machine: renewal.lost_sessions() for machine, renewal in machines.items()})
+    return sessions.renew_machines(machines)
 
 
 def _busy(what: str) -> Rejected:

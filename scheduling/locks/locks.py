@@ -109,15 +109,15 @@ def acquire(space: Space, name: str, seeker: Seeker, *, content: str | None = No
         return lock_named(space, name), holder is not None
 
 
-def release(space: Space, name: str, seeker: Seeker) -> Session | None:
+def release(space: Space, name: str, seeker: Seeker, *, token: int | None = None) -> Session | None:
     """Release a lock. Return the seeker's session if it still holds other locks; otherwise it has ended. Raises
-    `Conflict` if the session does not hold the lock. Locks as `acquire`.
+    `Conflict` if the session does not hold the lock, or not with this fencing token. Locks as `acquire`.
     """
     check_name(name)
     with transaction.atomic():
         row = _locked(space, name)
         holder, _ = lock_sessions(space, row.session, seeker)
-        if holder is None or not holder.mine:
+        if holder is None or not holder.mine or token not in (None, row.token):
             detail = f"this session does not hold lock {name}; its lease may have ended, or it was released before"
             raise Conflict("lock-not-held", detail)
         execute("UPDATE scheduling_lockfile SET session = NULL WHERE id = %s", [row.id])

@@ -13,6 +13,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from django.db import transaction
 
@@ -25,6 +26,11 @@ from scheduling.locks.lock_rules import TASK_LEASE_S
 # Ended sessions are deleted after this time, when the tenant gets a new session.
 _KEPT_ENDED = "1 hour"
 _SESSIONS = "SELECT id FROM scheduling_locksession"
+# The machines `m` whose connection is the newest one.
+_NEWEST = (
+    "(SELECT m.id FROM unnest(%s::bigint[], %s::bigint[]) AS c (machine, session)"
+    " JOIN scheduling_machine AS m ON m.id = c.machine AND m.session = c.session) AS m"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,13 @@ class Space:
 
     cell_id: int
     tenant_id: int
+
+
+class Connected(NamedTuple):
+    """A machine, and the number of its connection. Messages of older connections of the machine are ignored."""
+
+    machine_id: int
+    session: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +166,8 @@ def end(space: Space, owner: str, uid: uuid.UUID) -> None:
     _end("uid = %s AND cell_id = %s AND tenant_id = %s AND owner = %s", [uid, space.cell_id, space.tenant_id, owner])
 
 
-def renew_machines(machine_ids: Sequence[int]) -> dict[int, list[RunSession]]:
+def renew_machines(machines: Iterable[Connected]) -> dict[int, list[RunSession]]:
     """Renew the sessions of all tasks on these machines. Return those that continue, by machine. Makes one statement.
-
 
     A session that has expired is not renewed. Nor is one whose incarnation the machine should neither run nor stop,
     because the master has replaced it.
@@ -163,7 +175,8 @@ def renew_machines(machine_ids: Sequence[int]) -> dict[int, list[RunSession]]:
     rows = query(
         "WITH found AS (SELECT s.id FROM scheduling_locksession AS s"
         " JOIN scheduling_job AS j ON j.uid = s.job JOIN scheduling_task AS t ON t.job_id = j.id AND t.index = s.index"
-        " WHERE s.machine = ANY(%s) AND s.expires_at > clock_timestamp()"
+        f" JOIN {_NEWEST} ON m.id = s.machine"
+        " WHERE s.expires_at > clock_timestamp()"
         " AND (t.incarnation = s.incarnation AND t.machine_id = s.machine OR EXISTS (SELECT 1"
         " FROM scheduling_departure AS d WHERE d.task_id = t.id AND d.incarnation = s.incarnation"
         " AND d.machine_id = s.machine))"
@@ -171,7 +184,7 @@ def renew_machines(machine_ids: Sequence[int]) -> dict[int, list[RunSession]]:
         " UPDATE scheduling_locksession AS s SET expires_at = clock_timestamp() + s.lease_s * interval '1 s' FROM found"
         " WHERE s.id = found.id AND s.expires_at > clock_timestamp()"
         " RETURNING s.machine, s.job, s.index, s.incarnation, s.run, s.uid",
-        [list(machine_ids)],
+        columns(machines, 2),
     )
     found: dict[int, list[RunSession]] = defaultdict(list)
     for machine, job, index, incarnation, run, uid in rows:
@@ -179,14 +192,27 @@ def renew_machines(machine_ids: Sequence[int]) -> dict[int, list[RunSession]]:
     return found
 
 
-def end_runs(ended: Mapping[int, Iterable[TaskRun]]) -> None:
+def end_runs(ended: Mapping[Connected, Iterable[TaskRun]]) -> None:
     """End the sessions of runs that have ended, by machine. Their locks are free at once."""
-    ids = [(machine, *Seeker("", run=run).ids) for machine, runs in ended.items() for run in runs]
+    ids = [(*machine, *Seeker("", run=run).ids) for machine, runs in ended.items() for run in runs]
     if ids:
         _end(
-            "(machine, job, index, incarnation, run) IN (SELECT * FROM unnest(%s::bigint[], %s::uuid[], %s::int[],"
-            " %s::int[], %s::int[]))",
-            [list(column) for column in zip(*ids, strict=True)],
+            "(machine, job, index, incarnation, run) IN (SELECT m.id, e.job, e.index, e.incarnation, e.run"
+            " FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[], %s::int[], %s::int[], %s::int[])"
+            " AS e (machine, session, job, index, incarnation, run)"
+            " JOIN scheduling_machine AS m ON m.id = e.machine AND m.session = e.session)",
+            columns(ids, 6),
+        )
+
+
+def end_lost(lost: Mapping[Connected, Iterable[uuid.UUID]]) -> None:
+    """End sessions that running tasks have lost, by machine. Their locks are free at once."""
+    ids = [(*machine, uid) for machine, uids in lost.items() for uid in uids]
+    if ids:
+        _end(
+            "(machine, uid) IN (SELECT m.id, e.uid FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[])"
+            " AS e (machine, session, uid) JOIN scheduling_machine AS m ON m.id = e.machine AND m.session = e.session)",
+            columns(ids, 3),
         )
 
 
@@ -197,6 +223,11 @@ def _end(where: str, values: list[object]) -> None:
             execute("DELETE FROM scheduling_locksession WHERE id = ANY(%s)", [ids])
             freed = query("SELECT cell_id, tenant_id, name FROM scheduling_lockfile WHERE session = ANY(%s)", [ids])
             notices.publish(freed)
+
+
+def columns(rows: Iterable[Sequence[Any]], number: int) -> list[object]:
+    """Return rows as `number` lists of values, which PostgreSQL reads with `unnest`."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(number)]
 
 
 def end_if_expired(session: int | None) -> None:

@@ -5,7 +5,7 @@
     PUT    /v1/locks/NAME   {content[, if_sequence][, token]}
     DELETE /v1/locks/NAME[?if_sequence=N]
     POST   /v1/acquire      {name[, wait_s][, content]}
-    POST   /v1/release      {name}
+    POST   /v1/release      {name[, token]}
 
 The Borglet answers `GET /v1/session` itself. A request says nothing about the task: the Borglet knows it from the
 socket, and PostgreSQL knows whether the machine runs it.
@@ -28,7 +28,7 @@ from scheduling.locks import locks, selectors
 from scheduling.locks.lock_rules import MOST_WAIT_S, check_content, check_name, covers
 from scheduling.locks.locks import Lock
 from scheduling.locks.notices import LockKey
-from scheduling.locks.sessions import Seeker, Space
+from scheduling.locks.sessions import Connected, Seeker, Space
 from scheduling.models import JobSpec
 from scheduling.spec import parser
 
@@ -48,6 +48,7 @@ class _Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
+    token: int | None = None
 
 
 class _Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +85,8 @@ def read_request(method: str, target: str, body: str) -> Request:
             request = Request("acquire", acquire.name, acquire.wait_s, content=acquire.content)
         case "POST", "/v1/release":
             _parameters(given)
-            request = Request("release", _body(body, _Release).name)
+            done = _body(body, _Release)
+            request = Request("release", done.name, token=done.token)
         case "GET", "/v1/locks" | "/v1/locks/":
             values = _parameters(given, "prefix", "after")
             return Request("list", values.get("prefix", "")[:250], after_name=values.get("after", "")[:250])
@@ -129,8 +131,10 @@ def well_formed(run: TaskRun) -> bool:
     return _JOB.fullmatch(run.key.job) is not None and all(0 <= number < 2**31 for number in numbers)
 
 
-def caller_of(machine_id: int, run: TaskRun) -> Caller:
-    """Return the task of a run on this machine. Raises `Forbidden` if the machine should neither run nor stop it."""
+def caller_of(machine: Connected, run: TaskRun) -> Caller:
+    """Return the task of a run on this machine. Raises `Forbidden` if the machine should neither run nor stop it, or
+    has a newer connection.
+    """
     key = run.key
     if not well_formed(run):
         raise Forbidden("lock.use", "this is not a run of a task; use the socket of the task")
@@ -139,14 +143,14 @@ def caller_of(machine_id: int, run: TaskRun) -> Caller:
         " t.incarnation = %s AND t.machine_id = %s AND t.state = 'running', EXISTS (SELECT 1"
         " FROM scheduling_departure AS d WHERE d.task_id = t.id AND d.incarnation = %s AND d.machine_id = %s)"
         " FROM scheduling_job AS j JOIN scheduling_task AS t ON t.job_id = j.id AND t.index = %s"
-        " WHERE j.uid = %s",
-        [*(key.incarnation, machine_id) * 2, key.index, uuid.UUID(hex=key.job)],
+        " JOIN scheduling_machine AS m ON m.id = %s AND m.session = %s WHERE j.uid = %s",
+        [*(key.incarnation, machine.machine_id) * 2, key.index, *machine, uuid.UUID(hex=key.job)],
     )
     if not rows or not (rows[0][5] or rows[0][6]):
         detail = f"this machine does not run task {key}; another incarnation of it may run elsewhere"
         raise Forbidden("lock.use", detail)
     job_id, job, cell_id, tenant_id, version, runs, _ = rows[0]
-    seeker = Seeker(owner=f"{job}/{key.index}", machine=machine_id, run=run)
+    seeker = Seeker(owner=f"{job}/{key.index}", machine=machine.machine_id, run=run)
     return Caller(Space(cell_id, tenant_id), seeker, _names(job_id, version, key.index), bool(runs))
 
 
@@ -180,7 +184,7 @@ def perform(caller: Caller, request: Request) -> Done:
             assert lock.session is not None
             return Done(shown(lock) | {"again": again}, True, lock.session.hex)
         case "release":
-            left = locks.release(space, name, seeker)
+            left = locks.release(space, name, seeker, token=request.token)
             return Done({"name": name, "released": True}, left is not None, left.uid.hex if left is not None else "")
         case "write":
             assert request.content is not None

@@ -106,12 +106,12 @@ def _acquire(space: Any, sessions: int) -> dict[str, Any]:
 
 
 def _renew(space: Any, sessions: int) -> dict[str, Any]:
-    from scheduling.locks.sessions import renew_machines
+    from scheduling.locks.sessions import Connected, renew_machines
 
     took = []
     for _ in range(10):
         began = time.monotonic()
-        found = renew_machines(list(range(1, sessions + 1)))
+        found = renew_machines([Connected(machine, 0) for machine in range(1, sessions + 1)])
         took.append(time.monotonic() - began)
         assert len(found) == sessions, len(found)
     middle = sorted(took)[5]

@@ -10,8 +10,8 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.journal import journal
 from scheduling.journal.sql import execute
-from scheduling.locks.sessions import Seeker
-from scheduling.models import Job, LockSession, Task
+from scheduling.locks.sessions import Connected, Seeker
+from scheduling.models import Job, LockSession, Machine, Task
 from scheduling.tasks import departures, transitions
 from tests.integration import rows, world
 
@@ -25,6 +25,11 @@ def run_of(job: Job, index: int = 0, run: int = 1) -> TaskRun:
     """Return a run of a task, as its Borglet names it."""
     task = Task.objects.get(job=job, index=index)
     return TaskRun(TaskKey(job.uid.hex, index, task.incarnation), run)
+
+
+def connected(machine: Machine) -> Connected:
+    """Return a machine with its newest connection."""
+    return Connected(machine.id, Machine.objects.values_list("session", flat=True).get(pk=machine.id))
 
 
 def evict(job: Job, index: int = 0) -> None:

@@ -19,15 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from borglet.messages import TaskKey, TaskRun
 from quota.vocabulary.errors import Rejected
 from scheduling.locks import locks, sessions
-from scheduling.locks.sessions import Seeker, Space
+from scheduling.locks.sessions import Connected, Seeker, Space
 from scheduling.models import LockFile
 from tests.examples import examples
 from tests.integration import lock_rows, rows
+from tests.integration.lock_rows import connected
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 NAMES, RUNS, USERS = st.sampled_from(["a", "b/c"]), st.integers(0, 1), st.just("ann")
-MACHINE = 7
 
 
 @dataclass
@@ -71,6 +71,7 @@ def tried(action: Callable[[], Any]) -> tuple[Any, str]:
 
 class Locks(RuleBasedStateMachine):
     space: Space
+    machine: Connected
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ class Locks(RuleBasedStateMachine):
         lock_rows.let_leases_end()
 
     def seeker(self, run: int) -> Seeker:
-        return Seeker(f"web/{run}", machine=MACHINE, run=TaskRun(TaskKey("a" * 32, run, 1), 1))
+        return Seeker(f"web/{run}", machine=self.machine.machine_id, run=TaskRun(TaskKey("a" * 32, run, 1), 1))
 
     def user(self, name: str) -> Seeker:
         return Seeker(name, uid=self.model.uids.get(name))
@@ -179,7 +180,7 @@ class Locks(RuleBasedStateMachine):
 
     @rule(run=RUNS)
     def a_run_ends(self, run: int) -> None:
-        sessions.end_runs({MACHINE: [TaskRun(TaskKey("a" * 32, run, 1), 1)]})
+        sessions.end_runs({self.machine: [TaskRun(TaskKey("a" * 32, run, 1), 1)]})
         self.model.ended(f"web/{run}")
 
     @rule(name=NAMES)
@@ -202,7 +203,9 @@ class Locks(RuleBasedStateMachine):
 
 def test_locks_behave_as_a_slow_model() -> None:
     cell, tenant = rows.a_cell("model"), rows.a_tenant("model")
-    machine = type("Machine", (Locks,), {"space": Space(cell.id, tenant.id)})
+    machine = type(
+        "Machine", (Locks,), {"space": Space(cell.id, tenant.id), "machine": connected(rows.a_machine(cell))}
+    )
     with transaction.atomic():  # no commit per step, and no notices
         run_state_machine_as_test(
             machine,

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from borglet.messages import PROTOCOL, LockAnswer, LockCall, LocksRenewed, Poll, RenewLocks, TaskKey, TaskRun
+from borglet.messages import (
+    PROTOCOL,
+    LockAnswer,
+    LockCall,
+    LocksRenewed,
+    Poll,
+    RenewLocks,
+    RunSession,
+    TaskKey,
+    TaskRun,
+)
 from scheduling.link import lock_relay
 from scheduling.locks import locks
 from scheduling.locks.sessions import Space
@@ -86,6 +96,48 @@ def test_a_session_has_an_id_and_ends_with_its_run(machine, key, space) -> None:
     assert answer(machine, 4)[2].session != found.session, "the Borglet can tell them apart"
     assert renewed(machine, 5, run).runs == []
     assert not LockSession.objects.exists()
+
+
+def test_messages_of_an_older_connection_change_nothing(machine, link, key, space, monkeypatch) -> None:
+    """A shard may read them late, when the machine is connected to another shard already."""
+    monkeypatch.setattr(link.shard, "supersede", lambda machine_id, session: None)
+    run = TaskRun(key, 1)
+    acquire(machine, 1, run)
+    assert answer(machine, 1)[0] == 200
+    with running_link() as other, other.dial("m1", machine.secret) as socket:
+        newer = Played(socket, "m1", machine.secret)
+        newer.hello(newest=PROTOCOL)
+        acquire(newer, 1, run, "shop/second")
+        session = answer(newer, 1)[2].session
+        machine.say(LockCall(2, run, "POST", "/v1/release", '{"name": "shop/leader"}'))
+        assert answer(machine, 2)[0] == 403
+        assert renewed(machine, 3, run).runs == []
+        assert [one.session for one in renewed(newer, 2).runs] == [session]
+        assert locks.lock_named(space, "shop/leader").holder == "jfoo/0"
+
+
+def test_only_the_session_ends_that_a_running_task_has_lost(machine, key, space) -> None:
+    run = TaskRun(key, 1)
+    acquire(machine, 1, run)
+    lost = answer(machine, 1)[2].session
+    locks.evict(space, "shop/leader")
+    acquire(machine, 2, run)
+    session = answer(machine, 2)[2].session
+    machine.say(RenewLocks(3, [run], [RunSession(run, lost), RunSession(run, "x")]))
+    found = hear(machine, lambda message: isinstance(message, LocksRenewed))
+    assert [one.session for one in found.runs] == [session]
+    machine.say(RenewLocks(4, [run], [RunSession(run, session)]))
+    assert hear(machine, lambda message: isinstance(message, LocksRenewed)).runs == []
+
+
+def test_a_release_with_a_token_releases_only_this_acquisition(machine, key, space) -> None:
+    run = TaskRun(key, 1)
+    acquire(machine, 1, run)
+    token = answer(machine, 1)[1]["token"]
+    for number, given, status in ((2, token - 1, 409), (3, token, 200)):
+        body = json.dumps({"name": "shop/leader", "token": given})
+        machine.say(LockCall(number, run, "POST", "/v1/release", body))
+        assert answer(machine, number)[0] == status
 
 
 def test_a_run_that_has_ended_acquires_no_lock_for_which_it_waited(machine, key, space, link) -> None:

@@ -17,10 +17,10 @@ from quota.vocabulary.permissions import Role
 from scheduling.cells.deletion import cell_delete
 from scheduling.journal.sql import execute, query
 from scheduling.locks import lock_rules, locks, sessions, task_calls
-from scheduling.locks.sessions import Seeker, Space
+from scheduling.locks.sessions import Connected, Seeker, Space
 from scheduling.models import Cell, LockFile, LockSession, Task
 from tests.integration import lock_rows, rows, world
-from tests.integration.lock_rows import let_leases_end, user
+from tests.integration.lock_rows import connected, let_leases_end, user
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -178,7 +178,7 @@ def job(ann, cell, machine):
 
 def call(machine, run, method: str, target: str, **body: Any) -> tuple[Any, bool | None]:
     request = task_calls.read_request(method, target, json.dumps(body) if body else "")
-    caller = task_calls.caller_of(machine.id, run)
+    caller = task_calls.caller_of(connected(machine), run)
     task_calls.check_use(caller, request)
     done = task_calls.perform(caller, request)
     return done.body, done.holds
@@ -186,7 +186,7 @@ def call(machine, run, method: str, target: str, **body: Any) -> tuple[Any, bool
 
 def renewed(machine) -> list[TaskRun]:
     """Renew the sessions of a machine, and return the runs whose sessions continue."""
-    return [one.run for one in sessions.renew_machines([machine.id]).get(machine.id, [])]
+    return [one.run for one in sessions.renew_machines([connected(machine)]).get(machine.id, [])]
 
 
 def test_a_task_uses_only_the_locks_of_its_job_file(job, machine, space) -> None:
@@ -233,13 +233,13 @@ def test_one_statement_renews_all_sessions_of_many_machines(job, machine, space,
     locks.acquire(space, "shop/of-a-user", user("ann"))
     before = dict(LockSession.objects.values_list("owner", "expires_at"))
     with django_assert_num_queries(1):
-        found = sessions.renew_machines([machine.id, machine.id + 1])
+        found = sessions.renew_machines([connected(machine), Connected(machine.id + 1, 0)])
     assert {machine: sorted(one.run for one in some) for machine, some in found.items()} == {machine.id: sorted(runs)}
     after = dict(LockSession.objects.values_list("owner", "expires_at"))
     assert {owner for owner in after if after[owner] > before[owner]} == {"web/0", "web/1"}
     let_leases_end("web/0")
     assert renewed(machine) == [runs[1]]
-    sessions.end_runs({machine.id: runs})
+    sessions.end_runs({connected(machine): runs})
     assert locks.lock_named(space, "shop/1").holder is None
     assert locks.lock_named(space, "shop/of-a-user").holder == "ann"
 

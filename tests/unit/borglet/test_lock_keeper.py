@@ -138,6 +138,7 @@ def test_without_the_link_a_lease_ends_here_first_and_is_then_ended_in_the_cell(
         asked = await cell.calls(RenewLocks)
         assert asked.ended == [RUN], "a run that lost its locks does not get them back"
         assert cell.sent == [], "a new acquisition waits until the old session has ended"
+        assert asked.lost == [RunSession(RUN, "s1")]
         cell.keeper.take(LocksRenewed(asked.number, LEASE_S, []))
         acquire = await cell.calls(LockCall)
         cell.keeper.take(LockAnswer(acquire.number, 200, "{}", holds=True, session="s2", lease_s=LEASE_S))
@@ -171,7 +172,9 @@ def test_a_new_session_is_not_taken_for_a_lost_one() -> None:
         with pytest.raises(LinkAway, match="lost"):
             await cell.acquires(session="s2")
         assert await cell.lost()
-        assert (await cell.renews()).ended == [RUN]
+        asked = await cell.renews()
+        assert asked.ended == [RUN]
+        assert asked.lost == [RunSession(RUN, "s1"), RunSession(RUN, "s2")]
 
     async def renews(cell: Cell) -> None:
         cell.keeper.begin(RUN)
@@ -181,7 +184,9 @@ def test_a_new_session_is_not_taken_for_a_lost_one() -> None:
         cell.keeper.end(OTHER)
         cell.keeper.take(renewed(await cell.calls(RenewLocks), RUN, session="s2"))
         assert await cell.lost()
-        assert (await cell.renews()).ended == [RUN]
+        cell.keeper.end(RUN)
+        asked = await cell.renews()
+        assert (asked.ended, asked.lost) == ([RUN], []), "all sessions of a run that has ended end"
 
     with_cell(acquires)
     with_cell(renews)
