@@ -292,11 +292,13 @@ class LockKeeper:
         return sorted(self._ended)[:MOST_ENDED] + living, lost
 
     def _renewed(self, message: LocksRenewed, sent_at: float, renewal: RenewLocks) -> None:
-        self._unsure = False
         renewed = {one.run: one.session for one in message.runs}
-        self._ended -= set(renewal.ended) - renewed.keys()
+        kept = {one.run: one.session for one in message.kept}
+        listed = renewed | kept
+        self._unsure = any(run in self._live and run not in self._leases for run in kept)
+        self._ended -= set(renewal.ended) - listed.keys()
         for one in renewal.lost:
-            if renewed.get(one.run) != one.session and (sessions := self._lost_sessions.get(one.run)) is not None:
+            if listed.get(one.run) != one.session and (sessions := self._lost_sessions.get(one.run)) is not None:
                 sessions.discard(one.session)
                 if not sessions:
                     del self._lost_sessions[one.run]
@@ -311,7 +313,7 @@ class LockKeeper:
         for run, lease in list(self._leases.items()):
             if renewed.get(run) == lease.session:
                 lease.until = max(lease.until, sent_at + message.lease_s - MARGIN_S)
-            elif lease.since <= sent_at or run in renewed:
-                self._lose(run, "the cell has ended its session", *([renewed[run]] if run in renewed else []))
+            elif kept.get(run) != lease.session and (lease.since <= sent_at or run in listed):
+                self._lose(run, "the cell has ended its session", *([listed[run]] if run in listed else []))
         self._confirmed.set()
         self._confirmed.clear()

@@ -67,9 +67,11 @@ class RenewLocks(msgspec.Struct, frozen=True, tag="renew-locks", tag_field="type
 
 class LocksRenewed(msgspec.Struct, frozen=True, tag="locks-renewed", tag_field="type", omit_defaults=True):
     """The runs of this machine that hold locks, for `lease_s` seconds after the renewal was sent. Another run holds
-    none, or has lost those that it had.
+    none, or has lost those that it had. `kept`: runs whose session was not renewed or ended now, because another
+    request uses it; their leases are as before.
     """
 
     number: int
     lease_s: float
     runs: list[RunSession] = []
+    kept: list[RunSession] = []  # an earlier Borglet counts their locks as lost

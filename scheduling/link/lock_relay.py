@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from scheduling.link.transport.asgi import problem
 from scheduling.locks import locks, notices, sessions, task_calls
 from scheduling.locks.lock_rules import TASK_LEASE_S
 from scheduling.locks.notices import LockKey
-from scheduling.locks.sessions import Connected, Space
+from scheduling.locks.sessions import Connected, Renewed, Space
 from scheduling.locks.task_calls import Caller, Done, Request
 from scheduling.locks.waiting import LockWaits
 
@@ -39,6 +40,8 @@ _UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 T = TypeVar("T")
 
 RENEW_WITHIN_S = 0.1
+# How often a renewal tries sessions that other transactions use.
+TRIES, TRY_AGAIN_S = 3, 0.05
 # Calls that wait: of one run, of one machine, and of the shard, with the bytes of the contents that they will write.
 MAX_WAITING_OF_RUN, MAX_WAITING_OF_MACHINE, MAX_WAITING, MAX_WAITING_BYTES = 32, 500, 50_000, 64 * 2**20
 # Calls that wait for the database thread.
@@ -79,6 +82,10 @@ class _Renewal:
 
     def lost_sessions(self) -> set[uuid.UUID]:
         return set().union(*self.lost.values())
+
+    def remains(self, found: list[RunSession]) -> bool:
+        """Return whether one of these sessions should have ended."""
+        return any(one.run in self.ended or uuid.UUID(hex=one.session) in self.lost.get(one.run, ()) for one in found)
 
 
 class LockRelay:
@@ -267,9 +274,10 @@ class LockRelay:
             except Exception:
                 log.exception("cannot renew locks of machines", machines=len(batch))
                 continue
-            self._figures.lock_renewals += sum(map(len, found.values()))
+            self._figures.lock_renewals += sum(map(len, found.sessions.values()))
             for connection, renewal in batch.items():
-                connection.post(LocksRenewed(renewal.number, TASK_LEASE_S, found.get(connection.machine_id, [])))
+                renewed, busy = found.sessions[connection.machine_id], found.busy[connection.machine_id]
+                connection.post(LocksRenewed(renewal.number, TASK_LEASE_S, renewed, busy))
 
 
 def _connected(connection: Connection) -> Connected:
@@ -282,10 +290,26 @@ def _perform(machine: Connected, run: TaskRun, request: Request) -> Done:
     return task_calls.perform(caller, request)
 
 
-def _renew(machines: dict[Connected, _Renewal]) -> dict[int, list[RunSession]]:
-    sessions.end_runs({machine: renewal.ended for machine, renewal in machines.items()})
-    sessions.end_lost({machine: renewal.lost_sessions() for machine, renewal in machines.items()})
-    return sessions.renew_machines(machines)
+def _renew(machines: dict[Connected, _Renewal]) -> Renewed:
+    """Make renewals. Sessions that other transactions use are tried again: most transactions take some milliseconds."""
+    found = Renewed({}, {})
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(TRY_AGAIN_S)
+        sessions.end_runs({machine: renewal.ended for machine, renewal in machines.items()})
+        sessions.end_lost({machine: renewal.lost_sessions() for machine, renewal in machines.items()})
+        some = sessions.renew_machines(machines)
+        for machine_id, _ in machines:
+            found.sessions[machine_id] = some.sessions.get(machine_id, [])
+            found.busy[machine_id] = some.busy.get(machine_id, [])
+        machines = {
+            machine: renewal
+            for machine, renewal in machines.items()
+            if found.busy[machine.machine_id] or renewal.remains(found.sessions[machine.machine_id])
+        }
+        if not machines:
+            break
+    return found
 
 
 def _busy(what: str) -> Rejected:

@@ -14,6 +14,8 @@ KEPT_NAMES = 2 * MAX_LOCKS  # with deleted locks, whose numbers are kept
 TASK_LEASE_S = 15.0
 LEAST_LEASE_S, LONGEST_LEASE_S = 5.0, 3_600.0
 MOST_WAIT_S = 60.0
+# PostgreSQL ends a transaction whose process does nothing for this time.
+IDLE_TRANSACTION_S = 5.0
 
 
 def check_name(name: str) -> None:

@@ -14,13 +14,20 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.db import transaction
-
 from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from scheduling.journal.sql import execute, query
 from scheduling.locks import notices
 from scheduling.locks.lock_rules import KEPT_NAMES, MAX_LOCKS, check_content, check_name
-from scheduling.locks.sessions import Seeker, Session, Space, end_if_expired, end_if_idle, extended, lock_sessions
+from scheduling.locks.sessions import (
+    Seeker,
+    Session,
+    Space,
+    end_if_expired,
+    end_if_idle,
+    extended,
+    lock_sessions,
+    lock_transaction,
+)
 
 # A deleted lock keeps its numbers at least this long, so that a new lock of its name continues them.
 KEEP_DELETED = "1 day"
@@ -89,7 +96,7 @@ def acquire(space: Space, name: str, seeker: Seeker, *, content: str | None = No
     check_name(name)
     if content is not None:
         check_content(content)
-    with transaction.atomic():
+    with lock_transaction():
         row = _locked(space, name, create=True, actor=seeker.owner)
         holder, own = lock_sessions(space, row.session, seeker)
         if holder is not None and not holder.mine:
@@ -114,7 +121,7 @@ def release(space: Space, name: str, seeker: Seeker, *, token: int | None = None
     `Conflict` if the session does not hold the lock, or not with this fencing token. Locks as `acquire`.
     """
     check_name(name)
-    with transaction.atomic():
+    with lock_transaction():
         row = _locked(space, name)
         holder, _ = lock_sessions(space, row.session, seeker)
         if holder is None or not holder.mine or token not in (None, row.token):
@@ -130,7 +137,7 @@ def evict(space: Space, name: str) -> Session | None:
     holder may not know it yet, so only fencing tokens protect from its writes. Locks as `acquire`.
     """
     check_name(name)
-    with transaction.atomic():
+    with lock_transaction():
         row = _locked(space, name)
         holder, _ = lock_sessions(space, row.session, None)
         if holder is None:
@@ -152,7 +159,7 @@ def write(
     """
     check_name(name)
     check_content(content)
-    with transaction.atomic():
+    with lock_transaction():
         row = _locked(space, name, create=token is None, actor=actor)
         _check(space, name, row, if_sequence, token)
         _write(space, name, row, content, actor)
@@ -164,7 +171,7 @@ def delete(space: Space, name: str, *, if_sequence: int | None = None) -> None:
     `acquire`.
     """
     check_name(name)
-    with transaction.atomic():
+    with lock_transaction():
         row = _locked(space, name)
         _check(space, name, row, if_sequence, None)
         holder, _ = lock_sessions(space, row.session, None)

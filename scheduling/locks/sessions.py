@@ -9,19 +9,21 @@ A transaction locks the row of the lock first, and then rows of sessions in orde
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django.db import transaction
+from django.db import InternalError, OperationalError, transaction
+from psycopg.errors import IdleInTransactionSessionTimeout
 
 from borglet.messages import RunSession, TaskKey, TaskRun
 from quota.vocabulary.errors import Conflict
 from scheduling.journal.sql import execute, query
 from scheduling.locks import notices
-from scheduling.locks.lock_rules import TASK_LEASE_S
+from scheduling.locks.lock_rules import IDLE_TRANSACTION_S, TASK_LEASE_S
 
 # Ended sessions are deleted after this time, when the tenant gets a new session.
 _KEPT_ENDED = "1 hour"
@@ -79,6 +81,21 @@ class Session:
     owner: str
     left_s: float
     mine: bool
+
+
+@contextlib.contextmanager
+def lock_transaction() -> Iterator[None]:
+    """Run the block in a transaction. PostgreSQL ends it if the process stops in the middle, because renewals and other
+    requests need the rows that it has locked. Then a later statement raises `OperationalError`.
+    """
+    try:
+        with transaction.atomic():
+            execute(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_S:g}s'")
+            yield
+    except InternalError as error:
+        if isinstance(error.__cause__, IdleInTransactionSessionTimeout):
+            raise OperationalError(str(error)) from error
+        raise
 
 
 def lock_sessions(space: Space, holder: int | None, seeker: Seeker | None) -> tuple[Session | None, Session | None]:
@@ -166,34 +183,49 @@ def end(space: Space, owner: str, uid: uuid.UUID) -> None:
     _end("uid = %s AND cell_id = %s AND tenant_id = %s AND owner = %s", [uid, space.cell_id, space.tenant_id, owner])
 
 
-def renew_machines(machines: Iterable[Connected]) -> dict[int, list[RunSession]]:
-    """Renew the sessions of all tasks on these machines. Return those that continue, by machine. Makes one statement.
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The sessions of machines, by machine id. `busy`: other transactions use them, so they were not renewed."""
+
+    sessions: dict[int, list[RunSession]]
+    busy: dict[int, list[RunSession]]
+
+
+def renew_machines(machines: Iterable[Connected]) -> Renewed:
+    """Renew the sessions of all tasks on these machines, in one statement. It waits for no other transaction.
 
     A session that has expired is not renewed. Nor is one whose incarnation the machine should neither run nor stop,
     because the master has replaced it.
     """
     rows = query(
-        "WITH found AS (SELECT s.id FROM scheduling_locksession AS s"
+        "WITH found AS (SELECT s.id, s.machine, s.job, s.index, s.incarnation, s.run, s.uid"
+        " FROM scheduling_locksession AS s"
         " JOIN scheduling_job AS j ON j.uid = s.job JOIN scheduling_task AS t ON t.job_id = j.id AND t.index = s.index"
         f" JOIN {_NEWEST} ON m.id = s.machine"
         " WHERE s.expires_at > clock_timestamp()"
         " AND (t.incarnation = s.incarnation AND t.machine_id = s.machine OR EXISTS (SELECT 1"
         " FROM scheduling_departure AS d WHERE d.task_id = t.id AND d.incarnation = s.incarnation"
-        " AND d.machine_id = s.machine))"
-        " ORDER BY s.id FOR UPDATE OF s)"
-        " UPDATE scheduling_locksession AS s SET expires_at = clock_timestamp() + s.lease_s * interval '1 s' FROM found"
-        " WHERE s.id = found.id AND s.expires_at > clock_timestamp()"
-        " RETURNING s.machine, s.job, s.index, s.incarnation, s.run, s.uid",
+        " AND d.machine_id = s.machine))),"
+        " locked AS (SELECT id FROM scheduling_locksession WHERE id IN (SELECT id FROM found)"
+        " ORDER BY id FOR UPDATE SKIP LOCKED),"
+        " renewed AS (UPDATE scheduling_locksession AS s"
+        " SET expires_at = clock_timestamp() + s.lease_s * interval '1 s' FROM locked"
+        " WHERE s.id = locked.id AND s.expires_at > clock_timestamp() RETURNING s.id)"
+        " SELECT f.machine, f.job, f.index, f.incarnation, f.run, f.uid, renewed.id IS NOT NULL"
+        " FROM found AS f LEFT JOIN renewed ON renewed.id = f.id",
         columns(machines, 2),
     )
-    found: dict[int, list[RunSession]] = defaultdict(list)
-    for machine, job, index, incarnation, run, uid in rows:
-        found[machine].append(RunSession(TaskRun(TaskKey(job.hex, index, incarnation), run), uid.hex))
+    found = Renewed(defaultdict(list), defaultdict(list))
+    for machine, job, index, incarnation, run, uid, done in rows:
+        one = RunSession(TaskRun(TaskKey(job.hex, index, incarnation), run), uid.hex)
+        (found.sessions if done else found.busy)[machine].append(one)
     return found
 
 
 def end_runs(ended: Mapping[Connected, Iterable[TaskRun]]) -> None:
-    """End the sessions of runs that have ended, by machine. Their locks are free at once."""
+    """End the sessions of runs that have ended, by machine. Their locks are free at once. A session that another
+    transaction uses does not end.
+    """
     ids = [(*machine, *Seeker("", run=run).ids) for machine, runs in ended.items() for run in runs]
     if ids:
         _end(
@@ -202,23 +234,25 @@ def end_runs(ended: Mapping[Connected, Iterable[TaskRun]]) -> None:
             " AS e (machine, session, job, index, incarnation, run)"
             " JOIN scheduling_machine AS m ON m.id = e.machine AND m.session = e.session)",
             columns(ids, 6),
+            "SKIP LOCKED",
         )
 
 
 def end_lost(lost: Mapping[Connected, Iterable[uuid.UUID]]) -> None:
-    """End sessions that running tasks have lost, by machine. Their locks are free at once."""
+    """End sessions that running tasks have lost, by machine, as `end_runs`."""
     ids = [(*machine, uid) for machine, uids in lost.items() for uid in uids]
     if ids:
         _end(
             "(machine, uid) IN (SELECT m.id, e.uid FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[])"
             " AS e (machine, session, uid) JOIN scheduling_machine AS m ON m.id = e.machine AND m.session = e.session)",
             columns(ids, 3),
+            "SKIP LOCKED",
         )
 
 
-def _end(where: str, values: list[object]) -> None:
-    with transaction.atomic():
-        ids = [row[0] for row in query(f"{_SESSIONS} WHERE {where} ORDER BY id FOR UPDATE", values)]
+def _end(where: str, values: list[object], locked: str = "") -> None:
+    with lock_transaction():
+        ids = [row[0] for row in query(f"{_SESSIONS} WHERE {where} ORDER BY id FOR UPDATE {locked}", values)]
         if ids:
             execute("DELETE FROM scheduling_locksession WHERE id = ANY(%s)", [ids])
             freed = query("SELECT cell_id, tenant_id, name FROM scheduling_lockfile WHERE session = ANY(%s)", [ids])

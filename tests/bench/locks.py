@@ -46,7 +46,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def _make(sessions: int) -> Any:
-    """Create a cell, and a job with a task on each machine, which holds a lock. Machines have no rows of their own."""
+    """Create a cell, and a job with a task on each machine, which holds a lock."""
     from quota.vocabulary.permissions import Role
     from scheduling.journal.sql import execute
     from scheduling.locks.sessions import Space
@@ -58,6 +58,11 @@ def _make(sessions: int) -> Any:
     job = world.submit(ann, cell, world.with_task("web", tasks=1, locks=["held"]))
     world.place(job, rows.a_machine(cell), 0)
     execute("SET session_replication_role = replica")  # foreign keys are not checked
+    execute(
+        "INSERT INTO scheduling_machine SELECT (jsonb_populate_record(m, jsonb_build_object('id', n, 'hostname',"
+        " 'b' || n))).* FROM scheduling_machine AS m, generate_series(1, %s) AS n WHERE m.id <> n",
+        [sessions],
+    )
     execute(
         "INSERT INTO scheduling_task SELECT (jsonb_populate_record(t, jsonb_build_object('id', t.id + n, 'index', n,"
         " 'machine_id', n))).* FROM scheduling_task AS t, generate_series(1, %s) AS n WHERE t.job_id = %s",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 from borglet.messages import (
     PROTOCOL,
@@ -128,6 +129,22 @@ def test_only_the_session_ends_that_a_running_task_has_lost(machine, key, space)
     assert [one.session for one in found.runs] == [session]
     machine.say(RenewLocks(4, [run], [RunSession(run, session)]))
     assert hear(machine, lambda message: isinstance(message, LocksRenewed)).runs == []
+
+
+def test_a_session_that_another_transaction_uses_delays_no_renewal(machine, key, space) -> None:
+    first, second = TaskRun(key, 1), TaskRun(key, 2)
+    for number, run in enumerate((first, second)):
+        acquire(machine, number, run, f"shop/{number}")
+        assert answer(machine, number)[0] == 200
+    before = dict(LockSession.objects.values_list("run", "expires_at"))
+    with transaction.atomic():
+        LockSession.objects.select_for_update().get(run=1)
+        found = renewed(machine, 3, first)
+    assert ([one.run for one in found.runs], [one.run for one in found.kept]) == ([second], [first])
+    after = dict(LockSession.objects.values_list("run", "expires_at"))
+    assert after[1] == before[1]
+    assert after[2] > before[2]
+    assert [one.run for one in renewed(machine, 4, first).runs] == [second], "now it has ended"
 
 
 def test_a_release_with_a_token_releases_only_this_acquisition(machine, key, space) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 
 from borglet.messages import TaskKey, TaskRun
@@ -186,7 +187,7 @@ def call(machine, run, method: str, target: str, **body: Any) -> tuple[Any, bool
 
 def renewed(machine) -> list[TaskRun]:
     """Renew the sessions of a machine, and return the runs whose sessions continue."""
-    return [one.run for one in sessions.renew_machines([connected(machine)]).get(machine.id, [])]
+    return [one.run for one in sessions.renew_machines([connected(machine)]).sessions[machine.id]]
 
 
 def test_a_task_uses_only_the_locks_of_its_job_file(job, machine, space) -> None:
@@ -232,8 +233,9 @@ def test_one_statement_renews_all_sessions_of_many_machines(job, machine, space,
         call(machine, run, "POST", "/v1/acquire", name=f"shop/{number}")
     locks.acquire(space, "shop/of-a-user", user("ann"))
     before = dict(LockSession.objects.values_list("owner", "expires_at"))
+    both = [connected(machine), Connected(machine.id + 1, 0)]
     with django_assert_num_queries(1):
-        found = sessions.renew_machines([connected(machine), Connected(machine.id + 1, 0)])
+        found = sessions.renew_machines(both).sessions
     assert {machine: sorted(one.run for one in some) for machine, some in found.items()} == {machine.id: sorted(runs)}
     after = dict(LockSession.objects.values_list("owner", "expires_at"))
     assert {owner for owner in after if after[owner] > before[owner]} == {"web/0", "web/1"}
@@ -242,6 +244,14 @@ def test_one_statement_renews_all_sessions_of_many_machines(job, machine, space,
     sessions.end_runs({connected(machine): runs})
     assert locks.lock_named(space, "shop/1").holder is None
     assert locks.lock_named(space, "shop/of-a-user").holder == "ann"
+
+
+def test_a_transaction_of_a_stopped_process_ends(space, monkeypatch) -> None:
+    monkeypatch.setattr(sessions, "IDLE_TRANSACTION_S", 0.05)
+    with pytest.raises(OperationalError), sessions.lock_transaction():  # noqa: PT012
+        time.sleep(0.2)
+        query("SELECT 1")
+    connection.close()
 
 
 def test_an_expired_run_does_not_hold_its_earlier_locks_again(job, machine, space) -> None:

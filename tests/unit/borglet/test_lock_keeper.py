@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from borglet.locks import keeper
 from borglet.locks.keeper import MARGIN_S, RENEW_S, LinkAway, LockKeeper
 from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, RunSession, TaskKey, TaskRun
 
@@ -190,6 +191,30 @@ def test_a_new_session_is_not_taken_for_a_lost_one() -> None:
 
     with_cell(acquires)
     with_cell(renews)
+
+
+def test_a_session_that_was_not_renewed_now_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "KNOWN_WITHIN_S", 0.01)
+
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        kept = [RunSession(RUN, "s1")]
+        asked = await cell.calls(RenewLocks)
+        cell.keeper.take(LocksRenewed(asked.number, LEASE_S, [], kept))
+        with pytest.raises(LinkAway, match="does not know yet"):  # a new Borglet
+            await cell.keeper.session(RUN, 0.0)
+        await cell.acquires()
+        cell.keeper.begin(OTHER)
+        cell.keeper.end(OTHER)
+        asked = await cell.calls(RenewLocks)
+        cell.now += 3.0
+        cell.keeper.take(LocksRenewed(asked.number, LEASE_S, [], [*kept, RunSession(OTHER, "s3")]))
+        assert await cell.left_s() == LEASE_S - MARGIN_S - 3.0
+        cell.now += RENEW_S
+        cell.keeper.begin(OTHER)
+        assert (await cell.calls(RenewLocks)).ended == [OTHER], "its session has not ended yet"
+
+    with_cell(story)
 
 
 def test_each_answer_to_a_renewal_counts_from_when_it_was_sent() -> None:
