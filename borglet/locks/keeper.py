@@ -47,12 +47,9 @@ class LinkAway(Exception):
 
 @dataclass(slots=True)
 class _Lease:
-    """The lease of a run that holds locks. `session`: the id of its session in the cell. `since`: when it was known
-    first. `over`: set when it ends.
-    """
+    """The lease of a run that holds locks. `session`: the id of its session in the cell. `over`: set when it ends."""
 
     session: str
-    since: float
     until: float
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -70,6 +67,8 @@ class LockKeeper:
         self._calls: dict[int, asyncio.Future[LockAnswer]] = {}
         self._live: set[TaskRun] = set()
         self._leases: dict[TaskRun, _Lease] = {}
+        # The newest number when the last answer about a run's session came. Earlier renewals say nothing about it.
+        self._answered: dict[TaskRun, int] = {}
         self._lost: set[TaskRun] = set()  # runs that lost a lease, and have acquired no lock since
         # To be ended in PostgreSQL: all sessions of runs that have ended, and the lost sessions of others.
         self._ended: set[TaskRun] = set()
@@ -139,6 +138,7 @@ class LockKeeper:
         self._live.discard(run)
         self._lost.discard(run)
         self._lost_sessions.pop(run, None)
+        self._answered.pop(run, None)
         self._finish(run)
         self._ended.add(run)
         self._due.set()
@@ -158,6 +158,8 @@ class LockKeeper:
             raise LinkAway("the cell did not answer in time; read the lock again, or acquire it again") from error
         finally:
             del self._calls[number]
+        if answer.holds is not None and run in self._live:
+            self._answered[run] = self._number
         if answer.holds is False:
             self._finish(run)
         elif answer.holds and not self._hold(run, answer.session, sent_at + answer.waited_s, answer.lease_s):
@@ -238,7 +240,7 @@ class LockKeeper:
             return True
         if not self._leases:
             self._sent_at = now
-        self._leases[run] = _Lease(session, now, until)
+        self._leases[run] = _Lease(session, until)
         self._due.set()
         return True
 
@@ -302,7 +304,8 @@ class LockKeeper:
                 sessions.discard(one.session)
                 if not sessions:
                     del self._lost_sessions[one.run]
-        for run in renewed.keys() - self._leases.keys():
+        changed = {run for run, number in self._answered.items() if message.number <= number}
+        for run in renewed.keys() - self._leases.keys() - changed:
             if run in self._live and run not in self._lost and not self._is_ending(run):
                 self._hold(run, renewed[run], sent_at, message.lease_s)
             elif run in self._live:
@@ -313,7 +316,7 @@ class LockKeeper:
         for run, lease in list(self._leases.items()):
             if renewed.get(run) == lease.session:
                 lease.until = max(lease.until, sent_at + message.lease_s - MARGIN_S)
-            elif kept.get(run) != lease.session and (lease.since <= sent_at or run in listed):
+            elif run not in changed and kept.get(run) != lease.session:
                 self._lose(run, "the cell has ended its session", *([listed[run]] if run in listed else []))
         self._confirmed.set()
         self._confirmed.clear()

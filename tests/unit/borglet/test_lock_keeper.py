@@ -52,6 +52,12 @@ class Cell:
         )
         return await call
 
+    async def releases(self, run: TaskRun = RUN) -> None:
+        call = asyncio.ensure_future(self.keeper.call(run, "POST", "/v1/release", "{}"))
+        asked = await self.calls(LockCall)
+        self.keeper.take(LockAnswer(asked.number, 200, "{}", holds=False))
+        await call
+
     async def renews(self, *runs: TaskRun) -> RenewLocks:
         asked: RenewLocks = await self.calls(RenewLocks)
         self.keeper.take(renewed(asked, *runs))
@@ -213,6 +219,30 @@ def test_a_session_that_was_not_renewed_now_is_not_lost(monkeypatch: pytest.Monk
         cell.now += RENEW_S
         cell.keeper.begin(OTHER)
         assert (await cell.calls(RenewLocks)).ended == [OTHER], "its session has not ended yet"
+
+    with_cell(story)
+
+
+def test_a_renewal_that_was_sent_before_a_release_says_nothing_about_the_session() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires()
+        cell.keeper.begin(OTHER)
+        cell.keeper.end(OTHER)
+        early = await cell.calls(RenewLocks)
+        await cell.releases()
+        cell.keeper.take(renewed(early, RUN))
+        assert await cell.left_s() == 0, "the session has ended"
+        assert not await cell.lost()
+        await cell.acquires()
+        cell.keeper.begin(OTHER)
+        cell.keeper.end(OTHER)
+        asked = await cell.calls(RenewLocks)
+        await cell.releases()
+        await cell.acquires(session="s2")
+        cell.keeper.take(renewed(asked, RUN))
+        assert await cell.left_s() > 0, "the new session is not lost"
 
     with_cell(story)
 
