@@ -31,6 +31,8 @@ KNOWN_WITHIN_S = 2.0
 MOST_ENDED = 500
 MOST_RENEWALS = 100  # without an answer
 
+ACQUIRE = ("POST", "/v1/acquire")
+
 Send = Callable[[msgspec.Struct], None]
 
 
@@ -54,6 +56,19 @@ class _Lease:
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A request of a run that the cell has not answered yet. `acquires`: it acquires a lock."""
+
+    run: TaskRun
+    acquires: bool
+    answer: asyncio.Future[LockAnswer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def fail(self, detail: str) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(LinkAway(detail))
+
+
 class LockKeeper:
     """Passes requests of tasks about locks to the link, and keeps the sessions of their runs alive.
 
@@ -64,7 +79,7 @@ class LockKeeper:
         self._clock = clock
         self._send: Send | None = None
         self._number = 0
-        self._calls: dict[int, asyncio.Future[LockAnswer]] = {}
+        self._calls: dict[int, _Call] = {}
         self._live: set[TaskRun] = set()
         self._leases: dict[TaskRun, _Lease] = {}
         # The newest number when the last answer about a run's session came. Earlier renewals say nothing about it.
@@ -97,17 +112,15 @@ class LockKeeper:
             self._renewing = None
         self._confirmed.set()
         self._confirmed.clear()
-        for future in self._calls.values():
-            if not future.done():
-                detail = "the connection to the cell was lost before its answer; read the lock, or acquire it again"
-                future.set_exception(LinkAway(detail))
+        for call in self._calls.values():
+            call.fail("the connection to the cell was lost before its answer; read the lock, or acquire it again")
 
     def take(self, message: LockAnswer | LocksRenewed) -> None:
         """Handle a message of the shard."""
         if isinstance(message, LockAnswer):
-            future = self._calls.get(message.number)
-            if future is not None and not future.done():
-                future.set_result(message)
+            call = self._calls.get(message.number)
+            if call is not None and not call.answer.done():
+                call.answer.set_result(message)
         elif (renewal := self._renewals.get(message.number)) is not None:
             for number in [number for number in self._renewals if number <= message.number]:
                 del self._renewals[number]  # the shard answers the newest of several
@@ -148,12 +161,11 @@ class LockKeeper:
         send = await self._ready(run)
         self._number += 1
         number, sent_at = self._number, self._clock()
-        future: asyncio.Future[LockAnswer] = asyncio.get_running_loop().create_future()
-        self._calls[number] = future
+        call = self._calls[number] = _Call(run, (method, target) == ACQUIRE)
         try:
             send(LockCall(number, run, method, target, body))
             async with asyncio.timeout(MOST_WAIT_S + ANSWER_WITHIN_S):
-                answer = await future
+                answer = await call.answer
         except TimeoutError as error:
             raise LinkAway("the cell did not answer in time; read the lock again, or acquire it again") from error
         finally:
@@ -255,6 +267,9 @@ class LockKeeper:
         lease = self._leases.get(run)
         self._finish(run)
         self._lost.add(run)
+        for call in self._calls.values():
+            if call.run == run and call.acquires:  # the shard ends these requests
+                call.fail("the locks of the task were lost meanwhile; acquire the lock again")
         self._end_lost(run, *sessions, *([lease.session] if lease is not None else []))
 
     def _end_lost(self, run: TaskRun, *sessions: str) -> None:

@@ -23,7 +23,7 @@ import msgspec
 import structlog
 
 from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, RunSession, TaskRun
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.database import Database, DatabaseAway
 from scheduling.link.shard.metrics import ShardMetrics
@@ -53,10 +53,11 @@ CALLER_S, MAX_CALLERS = 5.0, 20_000
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """A call that is being answered. `waits`: it may wait for a lock."""
+    """A call that is being answered. `acquires`: it acquires a lock. `waits`: it may wait for a lock."""
 
     connection: Connection
     run: TaskRun
+    acquires: bool
     waits: bool
     size: int
     task: asyncio.Task[None] | None = None
@@ -117,7 +118,7 @@ class LockRelay:
         except Rejected as error:
             connection.post(_rejection(call.number, error))
             return
-        opened = _Open(connection, call.run, waits, size)
+        opened = _Open(connection, call.run, request.verb == "acquire", waits, size)
         self._count(opened, 1)
         # The task of asyncio does not keep `call`, whose body may be large.
         opened.task = asyncio.get_running_loop().create_task(self._answer(connection, call.number, call.run, request))
@@ -131,7 +132,8 @@ class LockRelay:
         merged = self._renewals.setdefault(connection, _Renewal(0))
         merged.add(renewal)
         for opened in list(self._open.get(connection, ())) if renewal.ended else ():
-            if (opened.run in merged.ended or opened.run in merged.lost) and opened.task is not None:
+            cancels = opened.run in merged.ended or (opened.acquires and opened.run in merged.lost)
+            if cancels and opened.task is not None:
                 opened.task.cancel()
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
@@ -200,6 +202,10 @@ class LockRelay:
     async def _answer(self, connection: Connection, number: int, run: TaskRun, request: Request) -> None:
         try:
             answer = await self._answered(_connected(connection), number, run, request)
+        except asyncio.CancelledError:
+            detail = "the session of the task ended while the request waited; acquire the lock again"
+            connection.post(_rejection(number, Conflict("session-ended", detail)))
+            raise
         except Rejected as error:
             answer = _rejection(number, error)
         except DatabaseAway:

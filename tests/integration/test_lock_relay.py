@@ -131,6 +131,18 @@ def test_only_the_session_ends_that_a_running_task_has_lost(machine, key, space)
     assert hear(machine, lambda message: isinstance(message, LocksRenewed)).runs == []
 
 
+def test_requests_of_a_run_that_lost_its_locks_are_answered_and_watches_go_on(machine, key, space) -> None:
+    run = TaskRun(key, 1)
+    locks.acquire(space, "shop/leader", user("ann"))
+    acquire(machine, 1, run, wait_s=60.0)
+    machine.say(LockCall(2, run, "GET", "/v1/locks/shop/leader?after=0&wait_s=60"))
+    machine.say(RenewLocks(3, [run], [RunSession(run, "a" * 32)]))
+    status, body, _ = answer(machine, 1)
+    assert (status, body["code"]) == (409, "session-ended")
+    locks.write(space, "shop/leader", "x", actor="ann")
+    assert answer(machine, 2)[0] == 200
+
+
 def test_a_session_that_another_transaction_uses_delays_no_renewal(machine, key, space) -> None:
     first, second = TaskRun(key, 1), TaskRun(key, 2)
     for number, run in enumerate((first, second)):

@@ -247,6 +247,26 @@ def test_a_renewal_that_was_sent_before_a_release_says_nothing_about_the_session
     with_cell(story)
 
 
+def test_a_run_that_loses_its_locks_acquires_none_for_which_it_waits() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        await cell.acquires()
+        waiting = asyncio.ensure_future(cell.keeper.call(RUN, "POST", "/v1/acquire", "{}"))
+        watching = asyncio.ensure_future(cell.keeper.call(RUN, "GET", "/v1/locks/a?after=1&wait_s=60", ""))
+        await cell.calls(LockCall)
+        watch = await cell.calls(LockCall)
+        cell.keeper.begin(OTHER)
+        cell.keeper.end(OTHER)
+        await cell.renews()
+        with pytest.raises(LinkAway, match="were lost"):
+            await waiting
+        cell.keeper.take(LockAnswer(watch.number, 200, "{}"))
+        assert (await watching).status == 200, "a watch needs no session"
+
+    with_cell(story)
+
+
 def test_each_answer_to_a_renewal_counts_from_when_it_was_sent() -> None:
     async def story(cell: Cell) -> None:
         cell.keeper.begin(RUN)
