@@ -179,19 +179,21 @@ class LockKeeper:
         return answer
 
     async def _ready(self, run: TaskRun) -> Send:
-        """Return the function that sends messages, when the cell has ended the session that the run lost. Raises
-        `LinkAway` if there is no connection.
+        """Return the function that sends messages, when the cell has ended the session that the run lost, and those of
+        earlier runs of the task. Raises `LinkAway` if there is no connection.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 while self._send is not None and self._is_ending(run):
                     await self._confirmed.wait()
-        if self._send is None or self._is_ending(run):
+        if self._send is None:
             raise LinkAway("this machine has no connection to its cell now; try again later")
+        if self._is_ending(run):
+            raise LinkAway("the cell has not ended the lost session of the task yet; try again later")
         return self._send
 
     def _is_ending(self, run: TaskRun) -> bool:
-        return run in self._ended or run in self._lost_sessions
+        return run in self._lost_sessions or any(ended.key == run.key for ended in self._ended)
 
     async def session(self, run: TaskRun, wait_s: float) -> dict[str, object]:
         """Return whether the run's locks are certainly its own, for how many seconds, and whether it has lost some
@@ -321,7 +323,7 @@ class LockKeeper:
                     del self._lost_sessions[one.run]
         changed = {run for run, number in self._answered.items() if message.number <= number}
         for run in renewed.keys() - self._leases.keys() - changed:
-            if run in self._live and run not in self._lost and not self._is_ending(run):
+            if run in self._live and run not in self._lost and run not in self._lost_sessions:
                 self._hold(run, renewed[run], sent_at, message.lease_s)
             elif run in self._live:
                 self._end_lost(run, renewed[run])

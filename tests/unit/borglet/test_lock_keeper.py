@@ -267,6 +267,23 @@ def test_a_run_that_loses_its_locks_acquires_none_for_which_it_waits() -> None:
     with_cell(story)
 
 
+def test_a_restarted_task_acquires_after_its_earlier_run_has_ended() -> None:
+    async def story(cell: Cell) -> None:
+        cell.keeper.begin(RUN)
+        await cell.renews()
+        cell.keeper.end(RUN)
+        again = TaskRun(RUN.key, 2)
+        cell.keeper.begin(again)
+        call = asyncio.ensure_future(cell.keeper.call(again, "POST", "/v1/acquire", "{}"))
+        await cell.renews()
+        assert cell.sent == [], "its own earlier run may still hold the lock"
+        asked = await cell.calls(LockCall)
+        cell.keeper.take(LockAnswer(asked.number, 409, "{}"))
+        await call
+
+    with_cell(story)
+
+
 def test_each_answer_to_a_renewal_counts_from_when_it_was_sent() -> None:
     async def story(cell: Cell) -> None:
         cell.keeper.begin(RUN)
