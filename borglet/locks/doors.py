@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 MOST_CONNECTIONS = 64
 # A task that has no socket any more counts with a lease of at most this time.
 LONGEST_LEASE_S = 15.0
+RELEASE_AGAIN_S = 1.0
 
 
 @dataclass(slots=True)
@@ -32,13 +33,15 @@ class _Door:
     connections: set[asyncio.Task[None]] = field(default_factory=set)
     acquiring: Counter[str] = field(default_factory=Counter)  # open requests to acquire a lock, by its name
     delivered: Counter[str] = field(default_factory=Counter)  # answers that said that the task has the lock
-    unclaimed: set[str] = field(default_factory=set)  # locks whose new holder has left, while other requests waited
+    held: set[str] = field(default_factory=set)  # locks that the task has got and not released, as far as it is known
+    unclaimed: set[str] = field(default_factory=set)  # locks that the task may hold for a client that has left
+    releases: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # of unclaimed locks
 
     def close(self) -> None:
         if self.server is not None:
             self.server.close()
-        for connection in list(self.connections):
-            connection.cancel()
+        for task in (*self.connections, *self.releases.values()):
+            task.cancel()
 
 
 class LockDoors:
@@ -111,9 +114,11 @@ class LockDoors:
         request = await read_request(reader, writer)
         if request is None:
             return False
-        name = _acquired_name(request)
+        name = _name_in(request, "/v1/acquire")
         if not name:
             status, body, _ = await self._answer(door.run, request)
+            if status == 200 and (name := _name_in(request, "/v1/release")):
+                door.held.discard(name)
             await _reply(writer, status, body, stays_open=request.stays_open)
         else:
             await self._acquire(door, name, request, writer)
@@ -125,6 +130,7 @@ class LockDoors:
         """
         before = door.delivered[name]
         door.acquiring[name] += 1
+        status, acquired = 0, None
         try:
             status, body, acquired = await self._answer(door.run, request)
             await _reply(writer, status, body, stays_open=request.stays_open)
@@ -132,19 +138,30 @@ class LockDoors:
             door.acquiring[name] -= 1
             if not door.acquiring[name]:
                 del door.acquiring[name]
-        if acquired is None:
-            return
-        if not writer.is_closing():
+        if acquired is not None and not writer.is_closing():
             door.delivered[name] += 1
+            door.held.add(name)
             door.unclaimed.discard(name)
-            return
-        if acquired:
-            door.unclaimed.add(name)
-        if name in door.unclaimed and name not in door.acquiring and door.delivered[name] == before:
+        elif acquired or (status >= 500 and writer.is_closing() and name not in door.held):
+            door.unclaimed.add(name)  # after an error, the lock may have been acquired
+        if door.delivered[name] != before:
             door.unclaimed.discard(name)
+        if name in door.unclaimed and name not in door.acquiring and name not in door.releases:
             log.info("task %s left before it got lock %s, which is released", door.run.key, name)
+            release = door.releases[name] = asyncio.get_running_loop().create_task(self._release(door, name))
+            release.add_done_callback(lambda _: door.releases.pop(name, None))
+
+    async def _release(self, door: _Door, name: str) -> None:
+        """Release a lock for which no client of the task has waited. Repeat this until the cell has done it, or another
+        request of the task acquires the lock.
+        """
+        while name in door.unclaimed and name not in door.acquiring:
             with contextlib.suppress(LinkAway):
-                await self._keeper.call(door.run, "POST", "/v1/release", json.dumps({"name": name}))
+                answer = await self._keeper.call(door.run, "POST", "/v1/release", json.dumps({"name": name}))
+                if answer.status < 500:
+                    door.unclaimed.discard(name)
+                    return
+            await asyncio.sleep(RELEASE_AGAIN_S)
 
     async def _answer(self, run: TaskRun, request: HttpRequest) -> tuple[int, str, bool | None]:
         """Return status and body of the answer. The third value is None unless the request has acquired a lock; then it
@@ -156,7 +173,7 @@ class LockDoors:
             answer = await self._keeper.call(run, request.method, request.target, request.body)
         except LinkAway as error:
             return 503, problem(503, "link-away", str(error), left_s=self._keeper.left_s(run)), None
-        if answer.status == 200 and answer.holds and _acquired_name(request):
+        if answer.status == 200 and answer.holds and _name_in(request, "/v1/acquire"):
             return 200, answer.body, not json.loads(answer.body).get("again")
         return answer.status, answer.body, None
 
@@ -182,9 +199,9 @@ async def _reply(writer: asyncio.StreamWriter, status: int, body: str, *, stays_
         await writer.drain()
 
 
-def _acquired_name(request: HttpRequest) -> str:
-    """Return the name of the lock that a request acquires; "" for another request."""
-    if request.method != "POST" or request.target != "/v1/acquire":
+def _name_in(request: HttpRequest, path: str) -> str:
+    """Return the name of the lock in a POST request to this path; "" for another request."""
+    if request.method != "POST" or request.target != path:
         return ""
     try:
         name = json.loads(request.body)["name"]

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from borglet.locks import doors
 from borglet.locks.doors import LockDoors
 from borglet.locks.http_requests import MAX_BODY_BYTES
 from borglet.locks.keeper import LockKeeper
@@ -175,6 +176,38 @@ async def test_a_lock_is_released_if_the_client_left_before_the_answer() -> None
         shard.prompt = True
         shard.send(shard.held[0])
         await eventually(lambda: [call.target for call in shard.calls] == ["/v1/acquire", "/v1/release"], "a release")
+    finally:
+        shard.doors.stop()
+        os.unlink(path)
+        await shard.keeper.close()
+
+
+async def test_a_release_for_a_client_that_left_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database is away: nobody knows whether the lock was acquired, and the first release fails too."""
+    monkeypatch.setattr(doors, "RELEASE_AGAIN_S", 0.01)
+    shard = Shard()
+    shard.prompt = False
+    path = f"/tmp/borg-locks-{os.getpid()}.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    listener.setblocking(False)
+    try:
+        await shard.doors.open(RUN, listener)
+        _, writer = await asyncio.open_unix_connection(path)
+        body = b'{"name": "shop"}'
+        writer.write(b"POST /v1/acquire HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        await eventually(lambda: len(shard.held) == 1, "the request to arrive")
+        writer.close()
+        await writer.wait_closed()
+        for number in (0, 1):
+            await eventually(lambda: len(shard.held) == number + 1, "the next request")  # noqa: B023
+            shard.keeper.take(LockAnswer(shard.held[number].number, 503, "{}"))
+        await eventually(lambda: len(shard.held) == 3, "a second release")
+        assert [call.target for call in shard.held] == ["/v1/acquire", "/v1/release", "/v1/release"]
+        shard.keeper.take(LockAnswer(shard.held[2].number, 409, "{}"))
+        await asyncio.sleep(0.05)
+        assert len(shard.held) == 3, "the cell has answered that the task does not hold it"
     finally:
         shard.doors.stop()
         os.unlink(path)
