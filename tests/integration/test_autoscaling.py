@@ -24,84 +24,34 @@ from scheduling.autoscaling.accepting import accepted_spec
 from scheduling.autoscaling.rows import rows_repair
 from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.autoscaling.turns import autoscale
-from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import updates
 from scheduling.jobs.actions.autoscaled import AUTOSCALER, FILE
 from scheduling.jobs.actions.scale import job_scale
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
-from scheduling.journal import wakeups
 from scheduling.models import CellAutoscaling, Event, Job, JobAutoscaling, JobSpec, Task, Update
 from scheduling.spec.autoscaling.fields import TaskMetric
-from scheduling.usage import live_usage
 from tests.integration import cli_world, rows, world
-from tests.integration.usage_rows import store_usage
+from tests.integration.autoscaling_world import (
+    HORIZONTAL,
+    MIB,
+    VERTICAL,
+    a_file,
+    again,
+    later,
+    loaded,
+    submitter,
+    turn,
+    used,
+    values,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
-MIB = 2**20
-VERTICAL = {"vertical": {"mode": "auto", "history_s": 3600, "every_s": 60}}
-HORIZONTAL = {"horizontal": {"max": 6, "cpu": 0.5, "window_s": 5, "up_s": 10, "down_s": 60}}
-
-
-def a_file(rules: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    file = world.with_task(limit={"cpu": 1, "ram": "1Gi", "disk": "64Mi"})
-    return file | {"autoscale": rules} | changes
 
 
 @pytest.fixture
 def submit(cell, ann, machine):
-    """Return a function that submits a job with rules, and brings its tasks up."""
-
-    def submit(rules: dict[str, Any], **changes: Any) -> Job:
-        job = world.submit(ann, cell, a_file(rules, **changes))
-        world.bring_up(job, machine)
-        return job
-
-    return submit
-
-
-def used(job: Job, *, cpu: int = 200, ram: int = 100 * MIB, hours: int = 3) -> None:
-    """Store usage of all tasks of a job in the last hours."""
-    begin = timezone.now() - dt.timedelta(hours=hours)
-    for index in range(job.tasks_total):
-        store_usage(job, index, begin, cpu_milli=cpu, ram_bytes=ram, windows=hours * 12 - 1)
-
-
-def loaded(job: Job, cpu_milli: int, *, tasks: int | None = None) -> None:
-    """Store the present use of CPU of each running task of a job in Redis, as a shard does."""
-    running = list(Task.objects.filter(job=job, state="running").order_by("index")[:tasks])
-    rows = np.zeros(len(running), dtype=live_usage.SAMPLE)
-    seconds, micros = wakeups.client().time()
-    rows["task_id"] = [task_id(job.id, task.index) for task in running]
-    rows["at"], rows["cpu_milli"], rows["processes"] = seconds + micros / 1e6, cpu_milli, 1
-    wakeups.client().hset(f"borg:usage:{job.cell_id}", "1", rows.tobytes())
-
-
-def turn(job: Job) -> int:
-    """Take a turn now, however long ago the last one was, and let the updates of jobs proceed."""
-    CellAutoscaling.objects.filter(cell=job.cell).update(turned_at=None, claimed_until=None)
-    minute = CellAutoscaling.objects.filter(cell=job.cell, folded_until__isnull=False)
-    for row in minute:
-        row.folded_until -= dt.timedelta(seconds=61)
-        row.save()
-    done = autoscale(job.cell_id)
-    assert done.taken
-    updates.updates_advance(job.cell_id)
-    return done.changed
-
-
-def values(job: Job) -> tuple[int, int, int]:
-    spec = updates.spec_of(Job.objects.select_related("cell").get(pk=job.pk))
-    return spec.tasks, spec.base.limit[0], spec.base.limit[1]
-
-
-def later(job: Job, seconds: float, *columns: str) -> None:
-    """Move times of the job's row into the past."""
-    row = JobAutoscaling.objects.get(job=job)
-    for name in columns:
-        if getattr(row, name) is not None:
-            setattr(row, name, getattr(row, name) - dt.timedelta(seconds=seconds))
-    row.save(update_fields=list(columns))
+    return submitter(cell, ann, machine)
 
 
 def test_a_cell_without_rules_is_left_alone(cell, ann) -> None:
@@ -258,10 +208,6 @@ def test_a_rejection_by_quota_is_recorded_once_and_tried_again_later(submit, cel
     later(job, 3600, "retry_at")
     assert turn(job) == 1
     assert JobAutoscaling.objects.get(job=job).limited_code == ""
-
-
-def again(job: Job) -> Job:
-    return Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=job.pk)
 
 
 def test_a_change_by_a_user_wins_and_holds_the_number_of_tasks(submit, ann) -> None:
