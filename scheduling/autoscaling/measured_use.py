@@ -28,11 +28,13 @@ _CPU = (
     "1000 * (u.throttled_cpus + CASE WHEN c.peaks AND cardinality(u.cpu_usage_distribution) >= 10"
     " THEN u.cpu_usage_distribution[10] ELSE u.average_usage_cpus END)"
 )
+# `exp` of PostgreSQL fails below about -708, so a window of many half-lives counts as one of a thousand.
 _WINDOWS = f"""
 SELECT job, cpu, ram, sum(weight)::float8, min(start_time) FROM (
   SELECT u.collection_id AS job, {CPU_BUCKETS.sql(_CPU)} AS cpu,
     {RAM_BUCKETS.sql("u.maximum_usage_memory::float8")} AS ram,
-    exp(-ln(2.0) * extract(epoch FROM %(until)s - u.end_time)::float8 / c.half_life_s) AS weight, u.start_time
+    exp(greatest(-700, -ln(2.0) * extract(epoch FROM %(until)s - u.end_time)::float8 / c.half_life_s)) AS weight,
+    u.start_time
   FROM unnest(%(jobs)s::bigint[], %(half_lives)s::float8[], %(peaks)s::boolean[]) AS c(job, half_life_s, peaks)
   JOIN {TABLE} AS u ON u.collection_id = c.job
   WHERE u.start_time >= %(after)s - interval '1 hour' AND u.end_time > %(after)s AND u.end_time <= %(until)s

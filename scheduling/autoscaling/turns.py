@@ -5,7 +5,7 @@
 
 Any process of a master may claim the next turn. What a turn writes names the version of the job that it has read, so
 two processes cannot make the same change twice, and a slow turn overwrites nothing newer. An error with one job, or
-with one part of a turn, does not keep the others from being scaled.
+with one part of a turn, even of the database, does not keep the others from being scaled.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import datetime as dt
 from dataclasses import dataclass
 
 import structlog
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, connection
 
-from scheduling.autoscaling.changes import Change, changes_apply
+from scheduling.autoscaling.changes import changes_apply
 from scheduling.autoscaling.limits_turn import limits_recommend
 from scheduling.autoscaling.rows import AT_ONCE, rows_follow
 from scheduling.autoscaling.tasks_turn import EVERY_S, tasks_recommend
@@ -41,9 +41,15 @@ WHERE cell_id = %s AND (turned_at IS NULL OR turned_at <= clock_timestamp() - ma
   AND (claimed_until IS NULL OR claimed_until <= clock_timestamp())
 RETURNING turned_at
 """
+# Changes of jobs wait for locks, so each may take a second.
+_EXTEND = """
+UPDATE scheduling_cellautoscaling SET claimed_until = clock_timestamp() + make_interval(secs => %s)
+WHERE cell_id = %s AND turned_at = %s
+"""
+# A turn that took too long ends only its own claim, not that of the next process.
 _END = """
 UPDATE scheduling_cellautoscaling SET claimed_until = NULL,
-  finished_at = CASE WHEN %s THEN clock_timestamp() ELSE finished_at END WHERE cell_id = %s
+  finished_at = CASE WHEN %s THEN clock_timestamp() ELSE finished_at END WHERE cell_id = %s AND turned_at = %s
 """
 
 
@@ -72,21 +78,35 @@ def autoscale(cell_id: int, *, every_s: float = EVERY_S) -> Turn:
     if not claimed:
         return Turn(live=True)
     now: dt.datetime = claimed[0][0]
-    changes: list[Change] = []
-    whole = True
-    while rows_follow(cell_id, now) == AT_ONCE:
-        pass
+    changed, whole = 0, False
+    try:
+        while rows_follow(cell_id, now) == AT_ONCE:
+            pass
+        changed, problem = _take(cell_id, now)
+        whole = problem is None
+        if isinstance(problem, (DatabaseError, InterfaceError)):
+            raise problem
+    finally:
+        execute(_END, [whole, cell_id, now])
+    return Turn(changed, live=True, taken=True)
+
+
+def _take(cell_id: int, now: dt.datetime) -> tuple[int, Exception | None]:
+    """Take both parts of a turn: recommend, and change jobs. Return how many jobs have changed, and the last error."""
+    changed = 0
+    problem: Exception | None = None
     for recommend in (tasks_recommend, limits_recommend):
         try:
-            changes += recommend(cell_id, now)
-        except (DatabaseError, InterfaceError):
-            raise
-        except Exception:
+            changes = recommend(cell_id, now)
+            execute(_EXTEND, [_CLAIM_S + len(changes), cell_id, now])
+            changed += changes_apply(changes)
+        except (DatabaseError, InterfaceError) as error:  # the thread logs it
+            problem = error
+            connection.close_if_unusable_or_obsolete()
+        except Exception as error:
             log.exception("a turn of the autoscaler failed", cell_id=cell_id, part=recommend.__name__)
-            whole = False
-    changed = changes_apply(changes)
-    execute(_END, [whole, cell_id])
-    return Turn(changed, live=True, taken=True)
+            problem = problem or error
+    return changed, problem
 
 
 def lag_s() -> dict[int, float]:
