@@ -18,16 +18,15 @@ from typing import NamedTuple
 import structlog
 
 from scheduling.autoscaling.rules.horizontal_rules import Load
+from scheduling.autoscaling.rules.loads import MOST_TASKS, load_by_metric
 from scheduling.autoscaling.rules.metric_text import metric_value
 from scheduling.journal.sql import query
-from scheduling.spec.autoscaling.fields import MEAN, MOST, TaskMetric
+from scheduling.spec.autoscaling.fields import TaskMetric
 
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S, TURN_S = 1.0, 4.0
 MOST_BYTES = 256 * 2**10
-# Tasks of a job that are asked at most. The others are taken to be like these.
-MOST_TASKS = 50
 # Tasks of a tenant that one turn asks at most, and requests at once.
 MOST_OF_TENANT, AT_ONCE = 500, 200
 # For how many seconds a task that did not answer is left out.
@@ -72,24 +71,8 @@ def metrics_read(asked: Mapping[int, TaskMetric]) -> dict[int, Load]:
     return {
         job_id: load
         for job_id, metric in asked.items()
-        if (load := load_of(values.get(job_id, ()), running.get(job_id, 0), metric)) is not None
+        if (load := load_by_metric(values.get(job_id, ()), running.get(job_id, 0), metric)) is not None
     }
-
-
-def load_of(values: Sequence[float], running: int, metric: TaskMetric) -> Load | None:
-    """Return the load of a job from the values of its measured tasks, or None without a value. `running`: how many
-    tasks run.
-    """
-    if not values:
-        return None
-    if metric.over == MOST:
-        return Load(max(0.0, max(values)) / metric.target)
-    mean = max(0.0, sum(values) / len(values))
-    asked = min(running, MOST_TASKS)
-    unmeasured = round(running * max(0, asked - len(values)) / max(1, asked))
-    if metric.over == MEAN:
-        return Load(mean / metric.target * (running - unmeasured), unmeasured)
-    return Load(mean * (running - unmeasured) / metric.target, unmeasured)
 
 
 async def _values_read(places: Sequence[_Place], asked: Mapping[int, TaskMetric]) -> dict[int, list[float]]:

@@ -105,13 +105,11 @@ def tasks_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
         before = (row.scheduled, row.schedule_at)
         try:
             _follow_schedule(row, now)
+            load, rules = loads.get(row.job_id), row.horizontal
+            decision = horizontal_rules.decide(row.state, row.tasks, load, row.scheduled, rules, now=now.timestamp())
         except Exception:  # such as a time zone that this host does not have
             log.exception("the autoscaler cannot read the rules of a job", job_id=row.job_id)
             continue
-        rules = row.horizontal
-        decision = horizontal_rules.decide(
-            row.state, row.tasks, loads.get(row.job_id), row.scheduled, rules, now=now.timestamp()
-        )
         decisions.append((row, decision, before != (row.scheduled, row.schedule_at)))
     _store(decisions)
     return _changes([(row, decision) for row, decision, _ in decisions], now)

@@ -134,6 +134,14 @@ def test_limits_never_fall_below_reservations(submit) -> None:
     assert values(job) == (3, 800, 700 * MIB)
 
 
+def test_a_burst_keeps_a_limit_from_falling_and_raises_none(submit) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    loaded(job, 5000, tasks=1)
+    assert turn(job) == 1
+    assert values(job) == (3, 1000, 512 * MIB)
+
+
 def test_bounds_of_the_job_file_hold(submit) -> None:
     rules = VERTICAL["vertical"] | {"min": {"cpu": "700m"}, "max": {"ram": "600Mi"}}
     job = submit({"vertical": rules})

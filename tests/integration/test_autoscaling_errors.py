@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from scheduling.autoscaling import turns
 from scheduling.autoscaling.turns import autoscale
-from scheduling.models import CellAutoscaling, Job, JobAutoscaling
+from scheduling.models import CellAutoscaling
 from tests.integration.autoscaling_world import HORIZONTAL, VERTICAL, loaded, submitter, turn, used, values
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,10 +12,11 @@ import pytest
 from scheduling.autoscaling.rules import histograms, vertical_rules
 from scheduling.autoscaling.rules.histograms import CPU_BUCKETS, RAM_BUCKETS
 from scheduling.autoscaling.rules.horizontal_rules import Load, ScaleState, decide, scheduled_tasks
+from scheduling.autoscaling.rules.loads import load_by_metric
 from scheduling.autoscaling.rules.metric_text import metric_value
 from scheduling.autoscaling.rules.replay import STEP_S, RecordedUse, replay_limits, replay_tasks
 from scheduling.autoscaling.rules.vertical_rules import BATCH, LimitRules
-from scheduling.spec.autoscaling.fields import Horizontal, ScheduledTasks
+from scheduling.spec.autoscaling.fields import Horizontal, ScheduledTasks, TaskMetric
 
 MIB = 2**20
 
@@ -75,6 +76,8 @@ def test_limits_stay_above_what_reclamation_knows_and_within_the_bounds() -> Non
     limits, wanted = np.array([[1000, 1024 * MIB]]), np.array([[100.0, 100.0 * MIB]])
     floor = np.array([[400.0, 300.0 * MIB]])
     assert vertical_rules.bounded(wanted, floor, rules(), limits).tolist() == [[400, 300 * MIB]]
+    burst = np.array([[16_000.0, 4096.0 * MIB]])
+    assert vertical_rules.bounded(wanted, burst, rules(), limits).tolist() == limits.tolist(), "it raises no limit"
     bounds = rules(low=(500.0, 0.0), high=(np.inf, 200.0 * MIB))
     assert vertical_rules.bounded(wanted, floor, bounds, limits).tolist() == [[500, 200 * MIB]]
 
@@ -194,6 +197,19 @@ bad NaN
 )
 def test_a_metric_is_read_from_the_text_format(wanted: str, value: float | None) -> None:
     assert metric_value(TEXT, wanted) == value
+
+
+@pytest.mark.parametrize("over", ["sum", "mean", "max"])
+@pytest.mark.parametrize("values", [[1e308], [1e308, 1e308]])
+def test_a_metric_that_is_not_finite_is_not_measured(values: list[float], over: str) -> None:
+    assert load_by_metric(values, 5, TaskMetric("queue", 1e-6, "http", over=over)) is None
+    assert metric_value("queue 1e308\nqueue 1e308", "queue") is None
+
+
+def test_the_average_of_an_absurd_load_fades_soon() -> None:
+    settings = Horizontal(max=10, metric=TaskMetric("queue", 1, "http"), window_s=60)
+    absurd = decide(ScaleState(), 10, Load(1e300), None, settings, now=0.0)
+    assert decide(absurd.state, 10, Load(1.0), None, settings, now=300.0).wanted < 10
 
 
 @pytest.mark.parametrize(

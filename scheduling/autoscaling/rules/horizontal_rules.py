@@ -17,6 +17,8 @@ from scheduling.spec.schedules import cron_lines
 
 # One change adds at most as many tasks as there are, or this many if that is more.
 LEAST_STEP = 4
+# A load counts as at most so many times `max`, so that the average of an absurd measurement fades soon.
+MOST_NEEDED = 10
 # How far back the last time of a schedule is looked for.
 LOOK_BACK = dt.timedelta(days=366)
 
@@ -64,7 +66,8 @@ def decide(
     by_load: int | None = None
     unmeasured = 0
     if load is not None:
-        needed, unmeasured = smoothed(state, load.needed, rules.window_s, now), load.unmeasured
+        needed = smoothed(state, min(load.needed, MOST_NEEDED * rules.max), rules.window_s, now)
+        unmeasured = load.unmeasured
         state = replace(state, needed=needed, needed_at=now)
         by_load = _by_load(tasks, needed, unmeasured, rules.tolerance)
     elif rules.cpu is not None or rules.metric is not None:

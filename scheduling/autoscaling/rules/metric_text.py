@@ -18,7 +18,8 @@ _LABEL = re.compile(r'[\s,]*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s
 
 def metric_value(text: str, wanted: str) -> float | None:
     """Return the sum of the samples of a metric in `text`, or None if there is none. `wanted`: its name, and labels
-    that the samples must have, such as `jobs{queue="mail"}`. Values that are not finite are left out.
+    that the samples must have, such as `jobs{queue="mail"}`. Values that are not finite are left out, and a sum that is
+    not finite is None.
     """
     name = wanted.partition("{")[0]
     labels = set(_labels(wanted, len(name))[0])
@@ -39,7 +40,7 @@ def metric_value(text: str, wanted: str) -> float | None:
             continue
         if math.isfinite(value):
             total = value + (total or 0.0)
-    return total
+    return total if total is not None and math.isfinite(total) else None
 
 
 def _labels(text: str, begin: int) -> tuple[list[tuple[str, str]], int]:

@@ -92,11 +92,12 @@ def recommended(cpu: Weights, ram: Weights, rules: LimitRules) -> Floats:
 def bounded(wanted: Floats, floor: Floats, rules: LimitRules, limits: Ints) -> Ints:
     """Return recommended limits within the bounds of the jobs, in whole units. All arrays are [J, 2].
 
-    `floor`: what tasks are known to use; limits never fall below it. `limits`: the present limits, which stay where
-    nothing was measured.
+    `floor`: what tasks are known to use. Limits never fall below it, but it raises no limit: a short burst of one task
+    is no reason for that. `limits`: the present limits, which stay where nothing was measured.
     """
     measured = wanted > 0
-    result = np.minimum(np.maximum(np.maximum(wanted, floor), rules.low), np.minimum(rules.high, _LARGEST))
+    kept = np.maximum(wanted, np.minimum(floor, limits))
+    result = np.minimum(np.maximum(kept, rules.low), np.minimum(rules.high, _LARGEST))
     units = np.array(UNITS, dtype=np.float64)
     whole = (np.ceil(result / units) * units).astype(np.int64)
     return np.where(measured, np.maximum(whole, np.array(UNITS)), limits)
