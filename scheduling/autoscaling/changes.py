@@ -1,6 +1,6 @@
 """Changes a job for the autoscaler, by an ordinary update of the job.
 
-Change ─► lock the cell ─► unchanged since? no open update? ─► job_update (quota, journal, version) ─┬─ one commit
+Change ─► lock the cell ─► unchanged since? may it change? ─► job_update (quota, journal, version) ─┬─ one commit
                                                                     JobAutoscaling: what was changed ◄┘
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 from django.db import DatabaseError, InterfaceError, transaction
+from django.db.models import Q
 
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.core.vocabulary.states import JobState
@@ -26,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 # Rejections that end by themselves: the job has changed, is being updated, or has ended.
 _PASSING = ("update-open", "revision-changed", "job-ended")
+# The code of a rejection that also stops changes that ask for nothing more.
+STOPPED = "update-stopped"
 LEAST_RETRY_S, MOST_RETRY_S = 60.0, 3_600.0
 
 
@@ -95,7 +98,8 @@ def change_apply(change: Change) -> bool:
                     later=True,
                     quiet=row.limited_since is not None or problem is not None,
                     if_revision=revision_of(job),
-                    check=no_open_update,
+                    check=_may_change,
+                    continues=True,
                 )
                 break
             except Rejected as refusal:
@@ -121,11 +125,24 @@ def _attempts(values: ScaledValues, tasks: int) -> list[ScaledValues]:
     return [values, *(values._replace(tasks=tasks + part) for part in parts)]
 
 
+def _may_change(job: Job) -> None:
+    """Raise `Conflict` if the autoscaler must not change the job: an update is open, or the last one was stopped. Then
+    its tasks have different versions, or crash, and a further update would go on with it without a person.
+    """
+    no_open_update(job)
+    last = Update.objects.filter(job=job).order_by("-id").first()
+    if last is not None and last.state == Update.STOPPED:
+        detail = f"cannot scale job {job.name}, because its last update was stopped: {last.detail or 'no reason'};"
+        raise Conflict(STOPPED, f"{detail} update, undo or restart the job")
+
+
 def no_open_update(job: Job) -> None:
     """Raise `Conflict` if an update or a restart of the job is open, even a paused one. An update by the autoscaler
-    does not count: if it cannot end, for example because a larger task fits on no machine, the next one replaces it.
+    counts only if it is paused or tries canary tasks: if it cannot end, for example because a larger task fits on no
+    machine, the next one goes on with it.
     """
-    if Update.objects.filter(job=job, state=Update.OPEN).exclude(actor=AUTOSCALER.name).exists():
+    running = Q(actor=AUTOSCALER.name, paused_at=None, canary=0)
+    if Update.objects.filter(job=job, state=Update.OPEN).exclude(running).exists():
         detail = f"cannot change job {job.name}, because an update of it is open; wait until it ends, or undo it first"
         raise Conflict("update-open", detail)
 

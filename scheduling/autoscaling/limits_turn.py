@@ -18,7 +18,7 @@ import numpy as np
 from django.db import transaction
 
 from quota.vocabulary.resources import CPU, RAM, describe
-from scheduling.autoscaling.changes import Change, shared
+from scheduling.autoscaling.changes import STOPPED, Change, shared
 from scheduling.autoscaling.measured_use import MeasuredJobs, NewUse, TaskFacts, present_use, tasks_read, windows_read
 from scheduling.autoscaling.rows import read_rules
 from scheduling.autoscaling.rules import histograms, vertical_rules
@@ -40,7 +40,8 @@ SELECT a.job_id, a.version, a.rules::text, a.vertical, a.horizontal, a.tasks, a.
   a.cpu_weights, a.ram_weights, a.decayed_at, a.first_at, a.wanted_cpu, a.wanted_ram, a.wanted_since, a.oom_at,
   a.oom_sum, a.limits_at, j.latency_sensitive, j.tenant_id,
   EXISTS (SELECT FROM scheduling_update AS u
-    WHERE u.job_id = j.id AND u.state = 'open' AND u.actor <> 'system:autoscaler')
+    WHERE u.job_id = j.id AND u.state = 'open'
+      AND (u.actor <> 'system:autoscaler' OR u.paused_at IS NOT NULL OR u.canary > 0)), a.limited_code
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 WHERE j.cell_id = %s AND j.state <> 'dead' AND a.vertical <> '' AND a.version = j.spec_version ORDER BY a.job_id
 """
@@ -90,6 +91,12 @@ class _Row:
     latency_sensitive: bool
     tenant_id: int
     updating: bool
+    limited_code: str
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether a person has to look at the last update, so that every change waits."""
+        return self.limited_code == STOPPED
 
     @property
     def vertical(self) -> Vertical:
@@ -250,7 +257,7 @@ def _changes(rows: Sequence[_Row], decided: LimitChanges, oom: Bools, now: dt.da
         row = rows[place]
         cpu, ram = (int(value) for value in decided.limits[place])
         waits = [row.limits_held_until if not oom[place] else None]
-        waits += [row.retry_at] if cpu > row.cpu or ram > row.ram else []
+        waits += [row.retry_at] if row.stopped or cpu > row.cpu or ram > row.ram else []
         if row.mode != AUTO or row.updating or any(at is not None and at > now for at in waits):
             continue
         freed = row.tasks * max((row.cpu - cpu) / max(row.cpu, 1), (row.ram - ram) / max(row.ram, 1))

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from scheduling.autoscaling.changes import Change, shared
+from scheduling.autoscaling.changes import STOPPED, Change, shared
 from scheduling.autoscaling.measured_use import load_by_cpu, present_use
 from scheduling.autoscaling.rows import read_rules
 from scheduling.autoscaling.rules import horizontal_rules
@@ -39,7 +39,8 @@ SELECT a.job_id, a.version, a.rules::text, a.horizontal, a.tasks, a.cpu, a.ram, 
   a.needed,
   a.needed_at, a.wanted_tasks, a.low_since, a.low_most, a.scheduled, a.schedule_at, a.tasks_at, j.tasks_running,
   j.tasks_total - j.tasks_dead, j.tenant_id, EXISTS (SELECT FROM scheduling_update AS u
-    WHERE u.job_id = j.id AND u.state = 'open' AND u.actor <> 'system:autoscaler')
+    WHERE u.job_id = j.id AND u.state = 'open'
+      AND (u.actor <> 'system:autoscaler' OR u.paused_at IS NOT NULL OR u.canary > 0)), a.limited_code
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 WHERE j.cell_id = %s AND j.state <> 'dead' AND a.horizontal <> '' AND a.version = j.spec_version ORDER BY a.job_id
 """
@@ -78,6 +79,12 @@ class _Row:
     live: int
     tenant_id: int
     updating: bool
+    limited_code: str
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether a person has to look at the last update, so that every change waits."""
+        return self.limited_code == STOPPED
 
     @property
     def horizontal(self) -> Horizontal:
@@ -175,7 +182,7 @@ def _store(decisions: Sequence[tuple[_Row, ScaleDecision, bool]]) -> None:
 def _changes(decisions: Sequence[tuple[_Row, ScaleDecision]], now: dt.datetime) -> list[Change]:
     found: list[tuple[int, int, Change]] = []
     for row, decision in decisions:
-        waits = [row.tasks_held_until, *([row.retry_at] if decision.tasks > row.tasks else [])]
+        waits = [row.tasks_held_until, *([row.retry_at] if row.stopped or decision.tasks > row.tasks else [])]
         if decision.tasks == row.tasks or row.mode != AUTO or row.updating:
             continue
         if any(at is not None and at > now for at in waits):

@@ -1,0 +1,94 @@
+"""Tests of the autoscaler together with updates, undo and rollback by users, on real PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quota.vocabulary.permissions import Principal
+from scheduling.autoscaling.selectors import recommendation_of
+from scheduling.jobs import updates
+from scheduling.jobs.actions.autoscaled import AUTOSCALER, FILE
+from scheduling.jobs.actions.pause import update_pause, update_resume
+from scheduling.models import Job, JobAutoscaling, Update
+from tests.integration import world
+from tests.integration.autoscaling_world import (
+    HORIZONTAL,
+    VERTICAL,
+    a_file,
+    again,
+    later,
+    loaded,
+    submitter,
+    turn,
+    used,
+    values,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def submit(cell, ann, machine):
+    return submitter(cell, ann, machine)
+
+
+def change(job: Job, principal: Principal, rules: dict[str, Any], **changes: Any) -> Update:
+    """Update a job to a file with another command, so that its tasks restart. Return the open update."""
+    file = a_file(rules, **changes)
+    file["task"] = file["task"] | {"command": ["other"]}
+    spec = world.read(job.cell, file)
+    done = updates.job_update(principal=principal, job=again(job), job_spec=spec, later=True, source=FILE)
+    assert done.update is not None
+    return done.update
+
+
+def test_the_autoscaler_does_not_go_on_with_an_update_that_was_stopped(submit, ann, machine) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    update = change(job, ann, VERTICAL, update={"max_down": 1, "max_disruptions": 1})
+    updates.updates_advance(job.cell_id)
+    world.bring_up(again(job), machine)
+    updates.updates_advance(job.cell_id)
+    update.refresh_from_db()
+    assert update.state == Update.STOPPED
+    assert turn(job) == 0
+    row = recommendation_of(again(job)).row
+    assert row is not None
+    assert row.limited_code == "update-stopped"
+    assert "undo" in row.limited_detail
+    assert turn(job) == 0
+    assert JobAutoscaling.objects.get(job=job).retry_at == row.retry_at, "it was not tried again"
+    updates.job_undo(principal=ann, job=again(job))
+    updates.updates_advance(job.cell_id)
+    world.bring_up(again(job), machine)
+    updates.updates_advance(job.cell_id)
+    later(job, 3600, "limits_held_until", "limits_at")
+    assert turn(job) == 1, "a person has looked at it"
+
+
+def test_a_pause_of_an_update_by_the_autoscaler_stays(submit, ann) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    update = change(job, AUTOSCALER, VERTICAL)
+    update_pause(principal=ann, job=again(job))
+    assert turn(job) == 0
+    update.refresh_from_db()
+    assert (update.state, update.paused_at is not None) == (Update.OPEN, True)
+    update_resume(principal=ann, job=again(job))
+    assert turn(job) == 1
+
+
+def test_updates_by_the_autoscaler_share_a_number_of_disruptions(submit) -> None:
+    job = submit(HORIZONTAL)
+    update = change(job, AUTOSCALER, HORIZONTAL, update={"max_down": 1, "max_disruptions": 2})
+    updates.updates_advance(job.cell_id)
+    update.refresh_from_db()
+    assert (update.state, update.disruptions) == (Update.OPEN, 1)
+    loaded(job, 2000)
+    assert turn(job) == 1
+    assert values(job)[0] == 6
+    newest = Update.objects.filter(job=job).latest("id")
+    assert newest.id != update.id
+    assert newest.disruptions >= 1
