@@ -123,6 +123,7 @@ class JobsView(JobFileView):
             key=key,
             dry_run=rehearsed,
             if_revision=if_revision(request),
+            given=given,
         )
         plan = plans.plan_between(done.job if done.outcome == "unchanged" else None, job_spec)
         return change_response(found, job_spec, plan, done.outcome, rehearsed, job=done.job)

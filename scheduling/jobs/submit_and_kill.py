@@ -100,19 +100,28 @@ def job_submit(
     dry_run: bool = False,
     if_revision: str = "",
     earlier: bool = False,
+    given: spec.JobSpecification | None = None,
 ) -> Submission:
     """Submit a new job. Its tasks are pending. If an equal job is already live, nothing changes.
 
     `key`: idempotency key. If an earlier submission had the same key, its job is returned, even if that job is dead.
     `if_revision`: the revision that the live job of this name must have (`submission.revisions`). `earlier`: the spec
-    was accepted before, so values in `env` that look like secrets are accepted.
+    was accepted before, so values in `env` that look like secrets are accepted. `given`: the spec of the job file, if
+    `job_spec` has other values of the autoscaler; it is compared with the earlier submission of the key.
 
     Raises `Rejected` if the job exceeds the quota or a limit or the revision is different, `Conflict` if a different
     live job has the name or the key was used for a different job, and `NotFound` if the caller may not see the tenant.
     Locks: the cell's row, then the tenant's use of quota.
     """
     (verdict,) = _submit(
-        principal, cell, [job_spec], key=key, dry_run=dry_run, if_revision=if_revision, earlier=earlier
+        principal,
+        cell,
+        [job_spec],
+        key=key,
+        dry_run=dry_run,
+        if_revision=if_revision,
+        earlier=earlier,
+        key_digest=(given or job_spec).digest() if key else "",
     )
     if verdict.problem is not None:
         raise verdict.problem
@@ -313,6 +322,7 @@ def _submit(
     binds: bool = True,
     rejected: set[tuple[str, str]] | None = None,
     earlier: bool = False,
+    key_digest: str = "",
 ) -> list[Submission]:
     asked = [(principal, job_spec) for job_spec in specs]
     items = _items(cell, asked, key=key, if_revision=if_revision, earlier=earlier or quiet)
@@ -320,7 +330,7 @@ def _submit(
     shared = set() if rejected is None else rejected
     shared |= {(item.tenant, item.name) for item in items if isinstance(item, Submission)}
     for item in written:
-        item.binds, item.rejected_names = binds, shared
+        item.binds, item.rejected_names, item.key_digest = binds, shared, key_digest
     write = partial(_write, cell, dry_run=dry_run, quiet=quiet)
     for batch in _batches(written, whole=dry_run):
         # A caller with a transaction may have locked the cell already, so it must not wait for others here.

@@ -451,6 +451,18 @@ class TestDoors:
         assert answer["outcome"] == "updated"
         assert values(job)[0] == 2, "a number that has changed in the file wins"
 
+    def test_a_repeated_submission_with_a_key_gets_the_scaled_job(self, cell, client, machine) -> None:
+        def submit() -> Any:
+            path, key = f"/api/v1/cells/{cell.name}/jobs/", {"Idempotency-Key": "once"}
+            return client.post(path, a_file(HORIZONTAL), "application/json", headers=key).json()
+
+        assert submit()["outcome"] == "submitted"
+        job = Job.objects.get()
+        world.bring_up(job, machine)
+        loaded(job, 900)
+        assert turn(job) == 1
+        assert submit()["outcome"] == "submitted"
+
     def test_a_file_from_git_keeps_the_limits(self, submit, client) -> None:
         job = submit(VERTICAL)
         used(job)

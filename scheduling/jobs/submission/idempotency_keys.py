@@ -22,7 +22,7 @@ def check_keys(cell: Cell, items: Sequence[Item]) -> None:
         item = keyed.get((row.job.tenant_id, row.job.key))
         if item is None:
             continue
-        if (row.job.name, row.digest) == (item.spec.name, item.digest):
+        if (row.job.name, row.digest) == (item.spec.name, item.key_digest or item.digest):
             item.answer("submitted", row.job)
         else:
             item.refuse(

@@ -50,9 +50,9 @@ class Item:
     `binds`: whether the job waits for the jobs in its `after`. `rejected_names`: (tenant, job name) of earlier jobs of
     the same request that were rejected; the items of a request share this set.
 
-    `submission_key`: the idempotency key that the client chose, or "". `if_revision`: the revision that the live job of
-    this name must have (`submission.revisions`), or "". `earlier`: the spec was accepted before, so values in `env`
-    that look like secrets are accepted.
+    `submission_key`: the idempotency key that the client chose, or "". `key_digest`: the digest of the job file that
+    was sent with it. `if_revision`: the revision that the live job of this name must have (`submission.revisions`), or
+    "". `earlier`: the spec was accepted before, so values in `env` that look like secrets are accepted.
     """
 
     principal: Principal
@@ -68,6 +68,7 @@ class Item:
     binds: bool = True
     rejected_names: set[tuple[str, str]] = field(default_factory=set)
     submission_key: str = ""
+    key_digest: str = ""
     if_revision: str = ""
     earlier: bool = False
 
