@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from django.test import Client
 from django.utils import timezone
 
 from quota.models import Quota
-from quota.vocabulary.errors import Conflict
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Role
 from scheduling.autoscaling import task_metrics, turns
 from scheduling.autoscaling.accepting import accepted_spec
@@ -234,6 +235,13 @@ def test_a_change_by_a_user_wins_and_holds_the_number_of_tasks(submit, ann) -> N
     assert row.limits_held_until is None
     later(job, 60, "tasks_held_until", "tasks_at")
     assert turn(job) == 1
+
+
+def test_scaling_by_hand_beyond_the_bounds_is_rejected(submit, ann) -> None:
+    job = submit(HORIZONTAL)
+    with pytest.raises(Rejected, match="outside of 1 to 6"):
+        job_scale(principal=ann, job=job, tasks=7)
+    assert values(job)[0] == 3
 
 
 def test_a_change_of_limits_does_not_hold_the_number_of_tasks(submit, ann, cell) -> None:
@@ -622,6 +630,24 @@ class TestPage:
         assert answer.status_code == 302
         assert values(job) == wanted
         assert "Nothing else than the present values" in client.get(url).content.decode()
+
+    def test_the_page_for_editing_keeps_what_the_autoscaler_sets_meanwhile(self, submit, tenant) -> None:
+        job = submit(HORIZONTAL)
+        client = Client()
+        client.force_login(world.a_user("ann", tenant=tenant, role=Role.OPERATOR))
+        url = f"/jobs/{job.cell.name}/ubar/{job.name}/update/"
+        loaded(job, 900)
+        assert turn(job) == 1
+
+        def edit(**changes: Any) -> int:
+            text = yaml.safe_dump(a_file(HORIZONTAL, **changes))
+            form = {"uid": job.uid, "version": "1", "text": text, "do": "submit"}
+            return client.post(url, form).status_code
+
+        assert edit(labels={"a": "b"}) == 302
+        assert updates.spec_of(again(job)).labels == {"a": "b"}
+        assert values(job)[0] == 6
+        assert edit(labels={"a": "c"}) == 409, "a user has changed it meanwhile"
 
     def test_the_page_of_another_job_has_no_panel(self, cell, ann, tenant) -> None:
         job = world.submit(ann, cell, world.a_file())

@@ -18,7 +18,7 @@ from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.selectors import job_current_spec
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.core.vocabulary.states import JobState
-from scheduling.jobs.actions.autoscaled import VALUES
+from scheduling.jobs.actions.autoscaled import VALUES, changed_by_users, with_values_since
 from scheduling.jobs.plans import job_plan
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import spec_for
@@ -35,7 +35,7 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
     """Show the current spec (GET), show the plan of an update (POST `do=plan`), or update the job (POST `do=submit`).
 
     The form sends the UID of the job and the spec version that the page showed. If either is outdated, the request is
-    rejected.
+    rejected. Versions by the autoscaler do not count, and its values stay where the user did not change them.
     """
     given = request.POST if request.method == "POST" else request.GET
     job = job_named(principal, cell, tenant, name, uid=given.get("uid", ""))
@@ -49,6 +49,7 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
             return render(request, "sigma/update.html", {**context, "text": _text(job)})
         file = file_of(context["text"])
         wanted = spec_for(principal=principal, cell=job.cell, file=file, tenant=tenant, name=job.name)
+        wanted = with_values_since(job, wanted, int(context["version"]))
         if given.get("do") == "submit":
             done = job_update(
                 principal=principal, job=job, job_spec=wanted, if_revision=revision_of(job), source=VALUES
@@ -64,7 +65,9 @@ def _check_current(job: Job, version: str) -> None:
     """Raise `Conflict` if the job has ended, or if the spec is no longer the version that the page showed."""
     if job.state == JobState.DEAD:
         raise Conflict("job-ended", _("Cannot update job %s, because it has ended. Submit it again.") % job.name)
-    if version != str(job.spec_version):
+    if version == str(job.spec_version):
+        return
+    if not (version.isascii() and version.isdigit() and len(version) < 10) or changed_by_users(job, int(version)):
         raise Conflict(
             "job-changed",
             _(

@@ -78,6 +78,24 @@ def with_kept_values(job: Job, job_spec: spec.JobSpecification) -> spec.JobSpeci
     return _with_kept(job_spec, own, stored_values(current), job.cell)
 
 
+def with_values_since(job: Job, job_spec: spec.JobSpecification, version: int) -> spec.JobSpecification:
+    """Return a spec that a person has made from the version `version` of a job, with the values that the autoscaler
+    has set since, where the person did not change them.
+    """
+    if job_spec.autoscale is None or version == job.spec_version:
+        return job_spec
+    found = JobSpec.objects.filter(job=job, version__in=(version, job.spec_version)).values_list("version", "spec")
+    stored = {of: stored_values(one) for of, one in found}
+    return _with_kept(job_spec, stored[version], stored[job.spec_version], job.cell)
+
+
+def changed_by_users(job: Job, version: int) -> bool:
+    """Return whether the job has a version after `version` that the autoscaler did not make, or lacks this version."""
+    versions = JobSpec.objects.filter(job=job)
+    later = versions.filter(version__gt=version).exclude(actor=AUTOSCALER.name)
+    return later.exists() or not versions.filter(version=version).exists()
+
+
 def own_values_store(job: Job, own: ScaledValues, *, before: ScaledValues | None = None) -> None:
     """Store what a user has set: all values, or only those that differ from the values `before`."""
     columns = {

@@ -14,6 +14,7 @@ from scheduling.jobs.submit_and_kill import spec_limits
 from scheduling.models import Job, Update
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
+from scheduling.spec.autoscaling.fields import AUTO
 
 
 def job_scale(
@@ -77,6 +78,13 @@ def scaled_spec(job: Job, tasks: int) -> spec.JobSpecification:
             "tasks",
             f"{tasks} tasks are not possible, because the job file has settings for task {beyond[-1].last}"
             f" (overrides.{beyond[-1].key}); give at least {least}, or update the job with a job file without them",
+        )
+    horizontal = current.autoscale.horizontal if current.autoscale is not None else None
+    if horizontal is not None and horizontal.mode == AUTO and not horizontal.min <= tasks <= horizontal.max:
+        raise invalid(
+            "tasks",
+            f"{tasks} is outside of {horizontal.min} to {horizontal.max}, the bounds of the autoscaler, which would"
+            " return to them; change autoscale.horizontal in the job file, or give a number inside",
         )
     limits = parser.CellLimits(
         max_tasks=spec_limits(job.cell).max_tasks, bands=None, extra=tuple(job.cell.extra_resources)
