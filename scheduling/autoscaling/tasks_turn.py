@@ -22,6 +22,7 @@ from scheduling.autoscaling.measured_use import load_by_cpu, present_use
 from scheduling.autoscaling.rows import read_rules
 from scheduling.autoscaling.rules import horizontal_rules
 from scheduling.autoscaling.rules.horizontal_rules import Load, ScaleDecision, ScaleState
+from scheduling.autoscaling.rules.loads import combined
 from scheduling.autoscaling.task_metrics import metrics_read
 from scheduling.jobs.actions.autoscaled import ScaledValues
 from scheduling.journal.sql import execute, query
@@ -123,22 +124,24 @@ def tasks_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
 
 
 def _loads(cell_id: int, rows: Sequence[_Row]) -> Mapping[int, Load]:
-    """Return the load of each job, by job id: the largest one if a job has several signals. Jobs whose load is unknown
-    are left out.
-    """
-    found: dict[int, Load] = {}
+    """Return the load of each job from all its signals, by job id. Jobs whose load is unknown are left out."""
+    of_cpu: dict[int, Load | None] = {}
     by_cpu = [row for row in rows if row.horizontal.cpu is not None]
     use = present_use(cell_id, [row.job_id for row in by_cpu]) if by_cpu else None
     for place, row in enumerate(by_cpu if use is not None else ()):
         assert use is not None
         assert row.horizontal.cpu is not None
-        load = load_by_cpu(use.cpu[place], int(use.tasks[place]), row.running, limit=row.cpu, share=row.horizontal.cpu)
-        if load is not None:
-            found[row.job_id] = load
+        of_cpu[row.job_id] = load_by_cpu(
+            use.cpu[place], int(use.tasks[place]), row.running, limit=row.cpu, share=row.horizontal.cpu
+        )
     asked = {row.job_id: metric for row in rows if (metric := row.horizontal.metric) is not None}
-    for job_id, load in (metrics_read(asked) if asked else {}).items():
-        known = found.get(job_id)
-        found[job_id] = load if known is None or load.needed > known.needed else known
+    of_metric = metrics_read(asked) if asked else {}
+    found = {}
+    for row in rows:
+        signals = [of_cpu.get(row.job_id)] if row.horizontal.cpu is not None else []
+        signals += [of_metric.get(row.job_id)] if row.job_id in asked else []
+        if (load := combined(signals)) is not None:
+            found[row.job_id] = load
     return found
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import datetime as dt
 import http.server
-import socket
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -31,7 +27,6 @@ from scheduling.jobs.actions.scale import job_scale
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.models import CellAutoscaling, Event, Job, JobAutoscaling, JobSpec, Task, Update
-from scheduling.spec.autoscaling.fields import TaskMetric
 from tests.integration import cli_world, rows, world
 from tests.integration.autoscaling_world import (
     HORIZONTAL,
@@ -570,24 +565,6 @@ class TestMetrics:
         job = submit({"horizontal": {"max": 6, "metric": metric, "window_s": 5, "up_s": 10}})
         Task.objects.filter(job=job, index=0).update(ports=[port])  # nothing listens on the ports of the others
         return job
-
-    def test_hanging_tasks_of_one_tenant_do_not_hide_the_metrics_of_others(self, submit, served) -> None:
-        answers, port = served
-        job = self.job(submit, port)
-        answers["text"] = "queue_length 47\n"
-        with contextlib.ExitStack() as hanging:
-            places = []
-            for _ in range(3 * task_metrics.AT_ONCE):
-                listener = hanging.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1))
-                places.append(task_metrics._Place(job.id + 1, "127.0.0.1", listener.getsockname()[1]))
-            metric = TaskMetric("queue_length", 10, "http", over="max")
-            places.insert(task_metrics.AT_ONCE, task_metrics._Place(job.id, "127.0.0.1", port))
-            begun = time.monotonic()
-            asked = {job.id: metric, job.id + 1: metric}
-            assert asyncio.run(task_metrics._values_read(places, asked)) == {job.id: [47.0]}
-            assert time.monotonic() - begun < 5 * task_metrics.TURN_S
-        assert len(task_metrics._left_out) > task_metrics.AT_ONCE, "they are left out for a while"
-        self.reset(job)
 
     def reset(self, job: Job) -> None:
         """Give the task back its port, so that its rows agree with the journal."""

@@ -12,7 +12,7 @@ import pytest
 from scheduling.autoscaling.rules import histograms, vertical_rules
 from scheduling.autoscaling.rules.histograms import CPU_BUCKETS, RAM_BUCKETS
 from scheduling.autoscaling.rules.horizontal_rules import Load, ScaleState, decide, scheduled_tasks
-from scheduling.autoscaling.rules.loads import load_by_metric
+from scheduling.autoscaling.rules.loads import combined, load_by_metric
 from scheduling.autoscaling.rules.metric_text import metric_value
 from scheduling.autoscaling.rules.replay import STEP_S, RecordedUse, replay_limits, replay_tasks
 from scheduling.autoscaling.rules.vertical_rules import BATCH, LimitRules
@@ -202,7 +202,7 @@ def test_a_metric_is_read_from_the_text_format(wanted: str, value: float | None)
 @pytest.mark.parametrize("over", ["sum", "mean", "max"])
 @pytest.mark.parametrize("values", [[1e308], [1e308, 1e308]])
 def test_a_metric_that_is_not_finite_is_not_measured(values: list[float], over: str) -> None:
-    assert load_by_metric(values, 5, TaskMetric("queue", 1e-6, "http", over=over)) is None
+    assert load_by_metric(values, 5, 5, TaskMetric("queue", 1e-6, "http", over=over)) is None
     assert metric_value("queue 1e308\nqueue 1e308", "queue") is None
 
 
@@ -210,6 +210,35 @@ def test_the_average_of_an_absurd_load_fades_soon() -> None:
     settings = Horizontal(max=10, metric=TaskMetric("queue", 1, "http"), window_s=60)
     absurd = decide(ScaleState(), 10, Load(1e300), None, settings, now=0.0)
     assert decide(absurd.state, 10, Load(1.0), None, settings, now=300.0).wanted < 10
+
+
+def test_tasks_that_were_not_asked_are_like_the_others() -> None:
+    metric = TaskMetric("queue", 10, "http")
+    assert load_by_metric([20.0] * 10, 10, 50, metric) == Load(100.0)
+    assert load_by_metric([20.0] * 5, 10, 50, metric) == Load(50.0, 25)
+
+
+def test_an_unknown_signal_removes_no_task_and_hides_no_load() -> None:
+    settings = Horizontal(max=20, cpu=0.5, metric=TaskMetric("queue", 1, "http"), down_s=20, window_s=5)
+    state = ScaleState()
+    for now in range(0, 100, 5):
+        found = decide(state, 10, combined([Load(1.0), None]), None, settings, now=float(now))
+        state = found.state
+        assert found.tasks == 10
+    assert decide(state, 10, combined([Load(16.0), None]), None, settings, now=1e4).tasks == 16
+    assert combined([None, None]) is None
+
+
+def test_unmeasured_tasks_of_one_signal_count_as_busy_before_tasks_are_removed() -> None:
+    assert combined([Load(3.0, 6), Load(4.0)]) == Load(4.0, 5)
+    assert combined([Load(4.0), Load(3.0)]) == Load(4.0)
+
+
+def test_an_answer_with_very_many_samples_is_not_read() -> None:
+    begun = time.process_time()
+    assert metric_value("queue 1\n" * 100_000, "queue") is None
+    assert time.process_time() - begun < 0.2
+    assert metric_value("other 1\n" * 30_000 + "queue 5", "queue") == 5
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,12 @@ LOOK_BACK = dt.timedelta(days=366)
 class Load:
     """The measured load of a job. `needed`: how many tasks it needs, so that each has the target load. `unmeasured`:
     how many running tasks are not measured yet; they count as idle for more tasks, and as busy for fewer tasks.
+    `whole`: whether all signals of the job are known. Otherwise no task is removed because of the load.
     """
 
     needed: float
     unmeasured: int = 0
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,12 @@ def decide(
     if load is not None:
         needed = smoothed(state, min(load.needed, MOST_NEEDED * rules.max), rules.window_s, now)
         unmeasured = load.unmeasured
+        if not load.whole and state.needed is not None:
+            needed = max(needed, state.needed)
         state = replace(state, needed=needed, needed_at=now)
         by_load = _by_load(tasks, needed, unmeasured, rules.tolerance)
+        if not load.whole:
+            by_load = max(by_load, tasks)
     elif rules.cpu is not None or rules.metric is not None:
         by_load = tasks  # the load is unknown for now
     # Without a load and before the first time of a schedule, nothing asks for another number.
