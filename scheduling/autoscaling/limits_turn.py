@@ -199,13 +199,18 @@ def _limit_to_machines(cell_id: int, rules: LimitRules, limits: Ints) -> None:
 
 
 def _add_kills(rows: Sequence[_Row], ram: Weights, facts: TaskFacts, fresh: Bools, now: dt.datetime) -> None:
-    """Count a task that ran out of memory since the last turn as use above its limit."""
+    """Count a task that ran out of memory since the last turn as use above its limit. Earlier ends do not count in the
+    first turn of a row, and ends under a limit from which the job has been raised do not count at all.
+    """
     for place, (row, oom_sum) in enumerate(zip(rows, facts.oom_sum.tolist(), strict=True)):
-        further, row.oom_sum = oom_sum > row.oom_sum, oom_sum
-        if not further:
+        further, differs = oom_sum > row.oom_sum, oom_sum != row.oom_sum
+        row.oom_sum = oom_sum
+        fresh[place] |= differs  # so that a lower sum is stored too
+        changed_at = -np.inf if row.limits_at is None else row.limits_at.timestamp()
+        used = facts.oom_limit[place] * vertical_rules.OOM_FACTOR
+        if not further or row.decayed_at is None or facts.oom_at[place] <= changed_at or used <= row.ram:
             continue
-        used = np.array([row.ram * vertical_rules.OOM_FACTOR])
-        ram[place, RAM_BUCKETS.of(used)[0]] += 1.0
+        ram[place, RAM_BUCKETS.of(np.array([used]))[0]] += 1.0
         row.oom_at = now
         fresh[place] = True
 

@@ -45,7 +45,10 @@ SELECT job, cpu, ram, sum(weight)::float8, min(start_time) FROM (
 _TASKS = """
 SELECT t.job_id, coalesce(max(t.reservation[1]) FILTER (WHERE t.reservation[1] < t."limit"[1]), 0),
   coalesce(max(t.reservation[2]) FILTER (WHERE t.reservation[2] < t."limit"[2]), 0),
-  coalesce(sum((t.exit->>'at')::float8) FILTER (WHERE t.exit->>'cause' = 'out-of-memory'), 0)
+  coalesce(sum((t.exit->>'at')::float8) FILTER (WHERE t.exit->>'cause' = 'out-of-memory'), 0),
+  coalesce(max((t.exit->>'at')::float8) FILTER (WHERE t.exit->>'cause' = 'out-of-memory'), 0),
+  coalesce((array_agg(t."limit"[2] ORDER BY (t.exit->>'at')::float8 DESC)
+    FILTER (WHERE t.exit->>'cause' = 'out-of-memory'))[1], 0)
 FROM scheduling_task AS t WHERE t.job_id = ANY(%s) AND t.state <> 'dead' GROUP BY t.job_id
 """
 # Older samples are missing ones.
@@ -99,20 +102,23 @@ def windows_read(jobs: MeasuredJobs, *, after: dt.datetime, until: dt.datetime) 
 class TaskFacts(NamedTuple):
     """What is known of the tasks of J jobs. `reserved` [J, 2]: the largest reservations of CPU and RAM that reclamation
     has lowered below the limit; 0 without one. `oom_sum` [J]: grows when a further task has run out of memory.
+    `oom_at`, `oom_limit` [J]: when the last one did, by the clock of its machine, and its limit of RAM.
     """
 
     reserved: Floats
     oom_sum: Floats
+    oom_at: Floats
+    oom_limit: Floats
 
 
 def tasks_read(job_ids: Sequence[int]) -> TaskFacts:
     """Return facts about the live tasks of jobs. Makes one query."""
-    found = TaskFacts(np.zeros((len(job_ids), 2)), np.zeros(len(job_ids)))
+    found = TaskFacts(np.zeros((len(job_ids), 2)), *np.zeros((3, len(job_ids))))
     place = {job_id: row for row, job_id in enumerate(job_ids)}
-    for job_id, cpu, ram, oom_sum in query(_TASKS, [list(job_ids)]):
+    for job_id, cpu, ram, *of_memory in query(_TASKS, [list(job_ids)]):
         row = place[job_id]
         found.reserved[row] = cpu, ram
-        found.oom_sum[row] = oom_sum
+        found.oom_sum[row], found.oom_at[row], found.oom_limit[row] = of_memory
     return found
 
 

@@ -365,16 +365,42 @@ def test_a_turn_that_another_process_has_claimed_is_not_taken(submit, cell) -> N
     assert autoscale(cell.id).taken
 
 
+def killed(job: Job, *, at: float, index: int = 1) -> None:
+    """Let a task have ended at a time because it ran out of memory."""
+    exit_ = {"cause": "out-of-memory", "at": at, "signal": 9}
+    Task.objects.filter(job=job, index=index).update(exit=exit_)
+
+
 def test_a_task_out_of_memory_without_history_raises_only_the_limit_of_ram(submit) -> None:
     job = submit({"vertical": VERTICAL["vertical"] | {"history_s": 86_400}})
     used(job, hours=1)
-    Task.objects.filter(job=job, index=1).update(exit={"cause": "out-of-memory", "at": 1e9, "signal": 9})
+    assert turn(job) == 0
+    killed(job, at=timezone.now().timestamp())
     assert turn(job) == 1
     _, cpu, ram = values(job)
     assert cpu == 1000
     assert ram > 1024 * MIB
     later(job, 3600, "limits_at", "oom_at")
     assert turn(job) == 0, "there is still too little history for lower limits"
+
+
+def test_only_ends_under_the_present_limit_raise_it(submit) -> None:
+    job = submit({"vertical": VERTICAL["vertical"] | {"history_s": 86_400}})
+    now = timezone.now().timestamp()
+    killed(job, at=now - 86_400)
+    assert turn(job) == 0, "it ended before the job had rules"
+    killed(job, at=now, index=2)
+    assert turn(job) == 1
+    raised = values(job)
+    killed(job, at=now + 1, index=0)  # it was seen after the change
+    later(job, -60, "limits_at")
+    assert turn(job) == 0
+    later(job, 3600, "limits_at", "oom_at")
+    Task.objects.filter(job=job, index=1).update(limit=[1000, 1024 * MIB, 64 * MIB, 0, 0, 1])
+    killed(job, at=now + 2)  # with the limit before the change
+    assert turn(job) == 0
+    assert values(job) == raised
+    Task.objects.filter(job=job, index=1).update(limit=Task.objects.get(job=job, index=0).limit)
 
 
 def test_limits_do_not_rise_above_the_largest_machine(submit, machine) -> None:
