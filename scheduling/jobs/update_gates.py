@@ -19,6 +19,7 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary import events
 from scheduling.jobs import updates
+from scheduling.jobs.actions.autoscaled import undone
 from scheduling.jobs.health import BLAMELESS
 from scheduling.jobs.rollouts.gate_rules import Gate, Watched, gate
 from scheduling.jobs.rollouts.rollout import HOPELESS_RESTARTS, UNREADY, UNSETTLED, update_end
@@ -137,7 +138,7 @@ def _roll_back(found: _Found) -> None:
     try:
         if (version := _last_good(update)) is None:
             raise Conflict("no-good-version", "no earlier version is known to be good; update the job")
-        good = updates.spec_of(job, version)
+        good = undone(job, updates.spec_of(job, version), version)
         if job.priority == FREE_PRIORITY:  # perhaps by a demotion, which only a person takes back
             good = msgspec.structs.replace(good, priority=FREE_PRIORITY)
         done = updates.job_update(

@@ -36,7 +36,7 @@ from scheduling.jobs.job_times import deadline_of, times_refusal
 from scheduling.jobs.rollouts.restart_rule import SpecChange, changes
 from scheduling.jobs.rollouts.rollout import advance
 from scheduling.jobs.submission.outcomes import rejected_event
-from scheduling.jobs.submission.revisions import check_revision
+from scheduling.jobs.submission.revisions import check_revision, revision_of
 from scheduling.journal import journal
 from scheduling.journal.row_events import seconds, update_started_event
 from scheduling.models import Job, JobSpec, Task, Update
@@ -50,6 +50,7 @@ from scheduling.spec.schema import MANUAL, Rolling
 
 # Codes of rejections that are recorded in the journal.
 ADMISSION = ("quota-exceeded", "budget-exhausted")
+MAX_VERSION = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,21 @@ def job_update(
 def job_undo(*, principal: Principal, job: Job, dry_run: bool = False) -> JobChange:
     """Update a job to the spec that it had before the current one. This spec is stored again as a new version.
 
-    Raises `Conflict` if the job has never been updated. Takes the same locks as `job_update`.
+    Raises `Conflict` if the job has never been updated. Takes the same locks as `job_update`. If the job gets another
+    version meanwhile, such as by the autoscaler, the spec is read again.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
-    return job_update(principal=principal, job=job, job_spec=spec_before(job), dry_run=dry_run, undo=True)
+    for last in (False, False, True):
+        revision, before = revision_of(job), spec_before(job)
+        try:
+            return job_update(
+                principal=principal, job=job, job_spec=before, dry_run=dry_run, undo=True, if_revision=revision
+            )
+        except Rejected as problem:
+            if last or problem.code != "revision-changed":
+                raise
+        job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=job.pk)
+    raise AssertionError
 
 
 def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
@@ -160,12 +172,16 @@ def spec_before(job: Job) -> spec.JobSpecification:
     """
     if job.spec_version < 2:
         raise Conflict("nothing-to-undo", f"cannot undo an update of job {job.name}, because it has never been updated")
-    by_users = JobSpec.objects.filter(job=job).exclude(actor=autoscaled.AUTOSCALER.name)
-    last = by_users.order_by("-version").first()
-    if last is None or last.version in (1, job.spec_version):
+    last = _last_by_user(job)
+    if last in (0, 1, job.spec_version):
         return spec_of(job, job.spec_version - 1)
-    before, now = spec_of(job, last.version - 1), autoscaled.values_of(spec_of(job))
-    return autoscaled.undone(before, autoscaled.stored_values(last.spec), now, job.cell)
+    return autoscaled.undone(job, spec_of(job, last - 1), last - 1)
+
+
+def _last_by_user(job: Job, before: int = MAX_VERSION) -> int:
+    """Return the newest version before `before` that the autoscaler did not make; 0 if there is none."""
+    by_users = JobSpec.objects.filter(job=job, version__lt=before).exclude(actor=autoscaled.AUTOSCALER.name)
+    return by_users.order_by("-version").values_list("version", flat=True).first() or 0
 
 
 def spec_columns(
@@ -409,8 +425,11 @@ def _restarts_tasks(job: Job, job_spec: spec.JobSpecification) -> bool:
 
 
 def _was_rolled_back(job: Job) -> bool:
-    """Return whether the version before the current one was rolled back, so that an undo would bring it back."""
-    return Update.objects.filter(job=job, to_version=job.spec_version - 2, state=Update.ROLLED_BACK).exists()
+    """Return whether the last change by others than the autoscaler was a rollback, so that the current version, an
+    undo, brings back what was rolled back.
+    """
+    last = _last_by_user(job, job.spec_version)
+    return Update.objects.filter(job=job, to_version=last - 1, state=Update.ROLLED_BACK).exists()
 
 
 def _changes_only_priority(job: Job, current: JobSpec, job_spec: spec.JobSpecification) -> bool:

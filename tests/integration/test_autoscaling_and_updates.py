@@ -8,9 +8,11 @@ import pytest
 
 from quota.vocabulary.permissions import Principal
 from scheduling.autoscaling.selectors import recommendation_of
-from scheduling.jobs import updates
+from scheduling.jobs import update_gates, updates
+from scheduling.jobs.actions import autoscaled
 from scheduling.jobs.actions.autoscaled import AUTOSCALER, FILE
 from scheduling.jobs.actions.pause import update_pause, update_resume
+from scheduling.jobs.rollouts.gate_rules import Watched
 from scheduling.models import Job, JobAutoscaling, Update
 from tests.integration import world
 from tests.integration.autoscaling_world import (
@@ -92,3 +94,64 @@ def test_updates_by_the_autoscaler_share_a_number_of_disruptions(submit) -> None
     newest = Update.objects.filter(job=job).latest("id")
     assert newest.id != update.id
     assert newest.disruptions >= 1
+
+
+def test_a_rollback_keeps_what_the_autoscaler_has_set(submit, ann) -> None:
+    job = submit(HORIZONTAL)
+    loaded(job, 900)
+    assert turn(job) == 1
+    Update.objects.filter(job=job).update(state=Update.SUPERSEDED)  # it was still open when the user deployed
+    update = change(job, ann, HORIZONTAL, update={"rollback": True})
+    good = autoscaled.undone(again(job), updates.spec_of(again(job), 1), 1)
+    assert good.tasks == 6
+    assert good.base.command != ("other",)
+    assert update.rollback
+    update_gates._roll_back(update_gates._Found(update.id, a_watched(), 0, settled=False))
+    assert values(job)[0] == 6
+    update.refresh_from_db()
+    assert update.state == Update.ROLLED_BACK
+
+
+def a_watched() -> Watched:
+    return Watched(0, by_hand=False, ready=False, fails=True, late=False, rollback=True, paused=False)
+
+
+def test_an_undo_after_a_rollback_and_a_change_by_the_autoscaler_has_gates(submit, ann) -> None:
+    job = submit(HORIZONTAL)
+    update = change(job, ann, HORIZONTAL, update={"rollback": True})
+    update_gates._roll_back(update_gates._Found(update.id, a_watched(), 0, settled=False))
+    updates.updates_advance(job.cell_id)
+    loaded(job, 900)
+    later(job, 3600, "tasks_held_until")
+    assert turn(job) == 1
+    updates.job_undo(principal=ann, job=again(job))
+    newest = Update.objects.filter(job=job).latest("id")
+    assert (newest.undo, newest.rollback, values(job)[0]) == (True, True, 6)
+
+
+def test_an_undo_returns_within_the_bounds_of_the_earlier_spec(submit, ann) -> None:
+    job = submit({})
+    change(job, ann, HORIZONTAL)
+    Update.objects.filter(job=job).update(state=Update.SUPERSEDED)
+    loaded(job, 900)
+    assert turn(job) == 1
+    updates.job_undo(principal=ann, job=again(job))
+    assert values(job)[0] == 3, "nothing scales the job now"
+
+
+def test_an_undo_keeps_what_the_autoscaler_changes_at_the_same_time(submit, ann, monkeypatch) -> None:
+    job = submit(HORIZONTAL)
+    change(job, ann, HORIZONTAL)
+    Update.objects.filter(job=job).update(state=Update.SUPERSEDED)
+    read = updates.spec_before
+
+    def slow(of: Job) -> Any:
+        found = read(of)
+        if values(job)[0] == 3:
+            loaded(job, 900)
+            assert turn(job) == 1
+        return found
+
+    monkeypatch.setattr(updates, "spec_before", slow)
+    updates.job_undo(principal=ann, job=again(job))
+    assert values(job)[0] == 6

@@ -107,15 +107,24 @@ def own_values_store(job: Job, own: ScaledValues, *, before: ScaledValues | None
         JobAutoscaling.objects.filter(job=job).update(**columns)
 
 
-def undone(before: spec.JobSpecification, update: ScaledValues, now: ScaledValues, cell: Cell) -> spec.JobSpecification:
-    """Return the spec `before` an update that is undone, with the present values `now`. A value that the update has
-    changed returns to what it was. `update`: the values of the update.
+def undone(job: Job, before: spec.JobSpecification, version: int) -> spec.JobSpecification:
+    """Return the earlier spec `before` of a job, its version `version`, with the values that the autoscaler has set
+    since. A value that a user has changed since returns to what it was before this change. In the modes of `before` in
+    which the autoscaler does not set a value, it is that of `before`.
     """
     if before.autoscale is None:
         return before
-    old = values_of(before)
-    kept = ScaledValues(*(c if a == b else a for a, b, c in zip(old, update, now, strict=True)))
-    return with_values(before, kept, cell)
+    versions = JobSpec.objects.filter(job=job)
+    by_users = list(
+        versions.filter(version__gt=version).exclude(actor=AUTOSCALER.name).values_list("version", flat=True)
+    )
+    wanted = {job.spec_version, *by_users, *(one - 1 for one in by_users)}
+    found = {of: stored_values(one) for of, one in versions.filter(version__in=wanted).values_list("version", "spec")}
+    result = list(found[job.spec_version])
+    for of in sorted(by_users, reverse=True):  # the first change by a user counts
+        if (old := found.get(of - 1)) is not None:
+            result = [a if a != b else c for a, b, c in zip(old, found[of], result, strict=True)]
+    return _with_kept(before, values_of(before), ScaledValues(*result), job.cell)
 
 
 def _with_kept(
