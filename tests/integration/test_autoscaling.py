@@ -16,9 +16,10 @@ from django.utils import timezone
 from quota.models import Quota
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Role
-from scheduling.autoscaling import task_metrics, turns
+from scheduling.autoscaling import task_metrics, tasks_turn, turns
 from scheduling.autoscaling.accepting import accepted_spec
 from scheduling.autoscaling.rows import rows_repair
+from scheduling.autoscaling.rules.horizontal_rules import ScaleDecision, ScaleState
 from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.autoscaling.turns import autoscale
 from scheduling.jobs import updates
@@ -26,6 +27,7 @@ from scheduling.jobs.actions.autoscaled import AUTOSCALER, FILE
 from scheduling.jobs.actions.scale import job_scale
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
+from scheduling.journal.sql import query
 from scheduling.models import CellAutoscaling, Event, Job, JobAutoscaling, JobSpec, Task, Update
 from tests.integration import cli_world, rows, world
 from tests.integration.autoscaling_world import (
@@ -410,7 +412,7 @@ def test_limits_do_not_rise_above_the_largest_machine(submit, machine) -> None:
     assert JobAutoscaling.objects.get(job=job).wanted_ram <= max(machine.capacity[1], 1024 * MIB)
 
 
-def test_a_job_that_is_changed_meanwhile_is_left_alone(submit, ann, cell) -> None:
+def test_the_row_follows_a_new_version_before_the_job_is_scaled(submit, ann, cell) -> None:
     job = submit(HORIZONTAL)
     turn(job)
     loaded(job, 900)
@@ -422,6 +424,19 @@ def test_a_job_that_is_changed_meanwhile_is_left_alone(submit, ann, cell) -> Non
     assert turn(job) == 1, "the row follows the new version first"
     assert values(job)[0] == 6
     assert updates.spec_of(Job.objects.select_related("cell").get(pk=job.pk)).labels == {"a": "b"}
+
+
+def test_a_turn_writes_nothing_over_a_newer_version(submit) -> None:
+    job = submit(HORIZONTAL)
+    turn(job)
+    row = tasks_turn._Row(*query(tasks_turn._ROWS, [job.cell_id])[0])
+    decision = ScaleDecision(6, 3, ScaleState(needed=5.0, needed_at=timezone.now().timestamp()))
+    row.version -= 1
+    tasks_turn._store([(row, decision, False)])
+    assert JobAutoscaling.objects.get(job=job).wanted_tasks == 3
+    row.version += 1
+    tasks_turn._store([(row, decision, False)])
+    assert JobAutoscaling.objects.get(job=job).wanted_tasks == 6
 
 
 def test_missing_rows_are_created_and_those_of_ended_jobs_deleted(submit, cell, ann) -> None:
@@ -441,7 +456,7 @@ def test_rules_that_are_removed_end_the_scaling(submit, ann, cell) -> None:
     assert not JobAutoscaling.objects.exists()
 
 
-def test_two_processes_do_not_take_the_same_turn(submit, cell) -> None:
+def test_a_turn_is_taken_once_in_its_period(submit, cell) -> None:
     submit(VERTICAL)
     assert autoscale(cell.id).taken
     assert not autoscale(cell.id).taken
