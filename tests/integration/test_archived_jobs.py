@@ -8,11 +8,13 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from quota.vocabulary.permissions import Principal, system
@@ -22,6 +24,7 @@ from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
 from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
+from scheduling.journal.sql import execute
 from scheduling.models import ArchivedJob, ArchiveFile, Cell, Departure, Job, JobSpec, Task, Update
 from scheduling.tasks.departures import tasks_gone
 from tests.integration import rows, world
@@ -331,6 +334,20 @@ def test_old_specs_of_live_jobs_that_nothing_uses_are_archived(cell, tenant, ann
     assert (file.state, file.rows) == ("sole", 2)
     assert not old_specs.due(now=timezone.now())
     Task.objects.filter(job=job).update(spec_version=5)
+
+
+def test_very_many_versions_by_the_autoscaler_are_looked_through_once(cell, tenant, ann) -> None:
+    job = world.submit(ann, cell, world.a_file())
+    copies = """INSERT INTO scheduling_jobspec (job_id, version, spec, digest, packages, secrets, actor, created_at)
+        SELECT s.job_id, n, '{}', md5(n::text), s.packages, s.secrets, 'system:autoscaler', now()
+        FROM scheduling_jobspec AS s, generate_series(2, 5000) AS n WHERE s.job_id = %s AND s.version = 1"""
+    with transaction.atomic():
+        execute(copies, [job.id])
+        Job.objects.filter(pk=job.pk).update(spec_version=5000)
+        begun = time.monotonic()
+        assert not old_specs.due(now=timezone.now())
+        assert time.monotonic() - begun < 1.0
+        transaction.set_rollback(True)
 
 
 def test_every_table_that_refers_to_jobs_is_known_to_the_archiver() -> None:

@@ -31,16 +31,23 @@ class OldSpecs(DayRange):
     ids: tuple[int, ...]
 
 
-# Version 1 of a job with an idempotency key is compared with repeated submissions.
+# The last version of each job that the autoscaler did not make. A job may have thousands of versions by the
+# autoscaler, so this is computed once per job.
+_OWN = """
+    WITH own AS MATERIALIZED (
+        SELECT v.job_id, max(v.version) AS version
+        FROM scheduling_job AS j JOIN scheduling_jobspec AS v ON v.job_id = j.id
+        WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.spec_version > 2 AND v.actor <> 'system:autoscaler'
+        GROUP BY v.job_id)"""
+# Version 1 of a job with an idempotency key is compared with repeated submissions. If the next version is not in
+# PostgreSQL, it is in the archive, so it is old enough.
 _UNUSED = """
-    FROM scheduling_job AS j JOIN scheduling_jobspec AS s ON s.job_id = j.id
+    FROM scheduling_job AS j JOIN scheduling_jobspec AS s ON s.job_id = j.id LEFT JOIN own ON own.job_id = j.id
     WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.spec_version > 2 AND s.version < j.spec_version - 1
     AND NOT (s.version = 1 AND j.key <> '')
-    AND NOT EXISTS (SELECT FROM (SELECT max(v.version) AS version FROM scheduling_jobspec AS v
-                                 WHERE v.job_id = s.job_id AND v.actor <> 'system:autoscaler') AS own
-                    WHERE s.version IN (own.version, own.version - 1))
-    AND EXISTS (SELECT FROM scheduling_jobspec AS later WHERE later.job_id = s.job_id AND later.version > s.version
-                AND later.created_at < %(before)s)
+    AND (own.version IS NULL OR s.version NOT IN (own.version, own.version - 1))
+    AND NOT EXISTS (SELECT FROM scheduling_jobspec AS next WHERE next.job_id = s.job_id
+                    AND next.version = s.version + 1 AND next.created_at >= %(before)s)
     AND NOT EXISTS (SELECT FROM scheduling_task AS t WHERE t.job_id = s.job_id AND t.spec_version = s.version)
     AND NOT EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = s.job_id AND u.state = 'open'
                     AND s.version IN (u.from_version, u.to_version))"""
@@ -48,7 +55,7 @@ _UNUSED = """
 
 def next_specs(cell: Cell, *, now: dt.datetime) -> OldSpecs | None:
     """Return the oldest versions of specs that must be archived, at most `MOST`, or None if there are none."""
-    rows = query(f"SELECT s.id, s.created_at {_UNUSED} ORDER BY s.id LIMIT {MOST}", _values(cell, now))
+    rows = query(f"{_OWN} SELECT s.id, s.created_at {_UNUSED} ORDER BY s.id LIMIT {MOST}", _values(cell, now))
     if not rows:
         return None
     ids = tuple(identity for identity, _ in rows)
@@ -63,7 +70,9 @@ def delete(file: ArchiveFile, specs: OldSpecs) -> None:
 
 def due(*, now: dt.datetime) -> bool:
     """Return whether versions of a cell's jobs have to be archived."""
-    return any(query(f"SELECT {_UNUSED} LIMIT 1", _values(cell, now)) for cell in Cell.with_history.order_by("id"))
+    return any(
+        query(f"{_OWN} SELECT {_UNUSED} LIMIT 1", _values(cell, now)) for cell in Cell.with_history.order_by("id")
+    )
 
 
 def _values(cell: Cell, now: dt.datetime) -> dict[str, Any]:
