@@ -77,7 +77,9 @@ def test_limits_stay_above_what_reclamation_knows_and_within_the_bounds() -> Non
     floor = np.array([[400.0, 300.0 * MIB]])
     assert vertical_rules.bounded(wanted, floor, rules(), limits).tolist() == [[400, 300 * MIB]]
     burst = np.array([[16_000.0, 4096.0 * MIB]])
-    assert vertical_rules.bounded(wanted, burst, rules(), limits).tolist() == limits.tolist(), "it raises no limit"
+    assert vertical_rules.bounded(wanted, burst, rules(), limits).tolist() == limits.tolist(), (
+        "it does not raise a limit"
+    )
     bounds = rules(low=(500.0, 0.0), high=(np.inf, 200.0 * MIB))
     assert vertical_rules.bounded(wanted, floor, bounds, limits).tolist() == [[500, 200 * MIB]]
 

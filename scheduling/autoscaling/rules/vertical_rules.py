@@ -92,8 +92,8 @@ def recommended(cpu: Weights, ram: Weights, rules: LimitRules) -> Floats:
 def bounded(wanted: Floats, floor: Floats, rules: LimitRules, limits: Ints) -> Ints:
     """Return recommended limits within the bounds of the jobs, in whole units. All arrays are [J, 2].
 
-    `floor`: what tasks are known to use. Limits never fall below it, but it raises no limit: a short burst of one task
-    is no reason for that. `limits`: the present limits, which stay where nothing was measured.
+    `floor`: what tasks are known to use. Limits never fall below it, but it raises none of them: one short burst of a
+    task does not show that all need more. `limits`: the present limits, which stay where nothing was measured.
     """
     measured = wanted > 0
     kept = np.maximum(wanted, np.minimum(floor, limits))
