@@ -167,9 +167,16 @@ def format_machines(rows: list[dict[str, Any]]) -> str:
 
 
 def waiting(row: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{one['job']} ({one['down']} of {one['may']} down, {one['tasks']} here)" for one in row["waiting"]
-    )
+    return ", ".join(f"{one['job']} ({_used(one)}, {one['tasks']} here)" for one in row["waiting"])
+
+
+def _used(one: dict[str, Any]) -> str:
+    """Return what of the disruption budget of a job is used up."""
+    rate = one.get("rate")  # older portals do not send it
+    if rate is None or rate["left"]:
+        return f"{one['down']} of {one['may']} down"
+    counted = f"{rate['counted']} of {rate['most']} disruptions in {rate['window_s']:g} s"
+    return f"{counted}, next {output.when(rate['next_at'])}"
 
 
 def _deadline(row: dict[str, Any]) -> str:

@@ -269,6 +269,8 @@ def _kind(answer: dict[str, Any]) -> str:
         parts.append("gang: all of its tasks are placed together, or none")
     if answer["disruption_budget"]:
         parts.append(f"at most {answer['disruption_budget']} disrupted at once")
+    if disruptions := answer.get("max_disruptions"):  # older portals do not send it
+        parts.append(f"at most {output.number(disruptions, 'disruption')} in {answer['disruption_window_s']:g} s")
     if most := answer.get("max_running"):  # older portals do not send it
         parts.append(f"at most {output.number(most, 'task')} at once")
     return "; ".join(parts)

@@ -25,11 +25,13 @@ from quota.vocabulary.errors import Rejected, invalid
 from scheduling.access.selectors import job_named
 from scheduling.admin.actions import row_action
 from scheduling.brakes.stored_brakes import RELEASED_S, brake_keep, brake_release
+from scheduling.core.explaining.wording import Words
 from scheduling.machines import drain_progress
 from scheduling.machines.machines import machine_undrain
 from scheduling.models import Brake, Drain, Repacking
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
 from scheduling.repacking import repackings
+from scheduling.tasks.budget_sentences import rate_sentence
 
 _STEPS_SHOWN = 200
 WHAT = {
@@ -122,8 +124,12 @@ class DrainAdmin(FactsAdmin):
         rows = [
             (
                 one.job,
-                _("%(down)d tasks down, %(may)d may be down; %(tasks)d tasks on this machine")
-                % {"down": one.down, "may": one.may, "tasks": one.tasks},
+                (
+                    _("%(down)d tasks down, %(may)d may be down; %(tasks)d tasks on this machine")
+                    % {"down": one.down, "may": one.may, "tasks": one.tasks}
+                    if one.rate is None or one.rate.left
+                    else rate_sentence(one.rate, Words(_, ngettext))
+                ),
             )
             for one in drain.progress.waiting
         ]

@@ -21,11 +21,24 @@ from scheduling.models.machines import REMOVED
 MOST = 5_000
 
 
+class DisruptionRateSerializer(serializers.Serializer[Any]):
+    most = serializers.IntegerField(help_text="Number of disruptions that the job allows within the window.")
+    window_s = serializers.FloatField(help_text="Length of the window in seconds. It ends now.")
+    counted = serializers.IntegerField(help_text="Number of disruptions within the window.")
+    left = serializers.IntegerField(help_text="Number of further disruptions that are possible now.")
+    next_at = serializers.DateTimeField(
+        allow_null=True, help_text="When the next disruption is possible. Null if one is possible now."
+    )
+
+
 class WaitingSerializer(serializers.Serializer[Any]):
     job = serializers.CharField(help_text="The job, as `tenant/job`. Its disruption budget is used up.")
     tasks = serializers.IntegerField(help_text="Tasks of this job on the machine that wait for the budget.")
     may = serializers.IntegerField(help_text="Number of the job's tasks that may be down at once.")
     down = serializers.IntegerField(help_text="Number of the job's tasks that are down now.")
+    rate = DisruptionRateSerializer(
+        allow_null=True, help_text="Disruptions of the job within a window of time. Null if the job has no such limit."
+    )
 
 
 class DrainProgressSerializer(serializers.Serializer[Any]):

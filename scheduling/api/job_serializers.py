@@ -78,8 +78,10 @@ class JobSerializer(ReadSerializer):
     processes ended unexpectedly and have not run long enough since; `tasks_unhealthy`: tasks whose health check fails;
     `tasks_failed`: tasks that failed and are not restarted.
 
-    `requested`: how much quota the job uses. It is 0 for a job inside an alloc set. `max_running`: how many tasks may
-    have a machine at once; 0: no limit. `start_after`: no task starts before this time. `waiting`: whether no task
+    `requested`: how much quota the job uses. It is 0 for a job inside an alloc set. `disruption_budget`: how
+    many tasks preemption and drains may have down at once. `max_disruptions`: how many tasks they may evict within
+    `disruption_window_s` seconds. `max_running`: how many tasks may have a machine at once. For each of them, 0 means
+    that there is no limit. `start_after`: no task starts before this time. `waiting`: whether no task
     starts because the job waits for other jobs. `deadline_at`: tasks that have not ended by this time are stopped.
     """
 
@@ -114,6 +116,8 @@ class JobSerializer(ReadSerializer):
             "alloc_set",
             "gang",
             "disruption_budget",
+            "max_disruptions",
+            "disruption_window_s",
             "max_running",
             "labels",
             "priority",

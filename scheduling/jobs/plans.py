@@ -23,6 +23,7 @@ from scheduling.jobs.why import bound_sentence
 from scheduling.models import Cell, Job
 from scheduling.spec import job_spec as spec
 from scheduling.spec import name_changes
+from scheduling.tasks.budget_sentences import budget_sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class JobPlan:
     largest number of tasks that are down at once. `guidance`: how many tasks fit in the cell; empty if the caller did
     not ask for it. `names`: sentences about what changes for clients that look up the job's DNS names. `quota`:
     sentences about the quota before and after; empty like `guidance`. `notes`: sentences about when the tasks of a new
-    job start.
+    job start, and about a new or changed disruption budget.
     """
 
     action: str
@@ -131,13 +132,31 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
         _tasks(current, job_spec),
         job_spec.max_down(),
         names=_published_changes(current, job_spec),
+        notes=_budget_notes(current, job_spec),
         revision=revision,
     )
 
 
 def _notes(new: spec.JobSpecification) -> tuple[str, ...]:
     notes = [dependency_sentence(sorted(new.after.items()))] if new.after else []
-    return (*notes, *([bound_sentence(new.max_running)] if 0 < new.max_running < new.tasks else []))
+    notes += [bound_sentence(new.max_running)] if 0 < new.max_running < new.tasks else []
+    return (*notes, *_budget_notes(None, new))
+
+
+def _budget_notes(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:
+    """Return what the disruption budget allows, if it is new or allows something else than before."""
+    before, after = _format_budget(old), _format_budget(new)
+    if before and not after:
+        return (f"The disruption budget ends. Drains may have {new.max_down()} tasks down at once (update.max_down).",)
+    return (after,) if after != before else ()
+
+
+def _format_budget(one: spec.JobSpecification | None) -> str:
+    if one is None:
+        return ""
+    limits = one.disruption_limits
+    share = limits.max_down if isinstance(limits.max_down, str) else ""
+    return budget_sentence(down=one.budget_down, share=share, most=limits.max_disruptions, window_s=limits.window_s)
 
 
 def _published_changes(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:

@@ -195,7 +195,9 @@ def spec_columns(
         "latency_sensitive": job_spec.latency_sensitive,
         "port_names": list(job_spec.base.ports),
         "gang": job_spec.gang,
-        "disruption_budget": job_spec.disruption_budget,
+        "disruption_budget": job_spec.budget_down,
+        "max_disruptions": job_spec.disruption_limits.max_disruptions,
+        "disruption_window_s": job_spec.disruption_limits.window_s,
         "max_running": job_spec.max_running,
         "published": msgspec.to_builtins(job_spec.published()),
         "requested": list(job_spec.charged()),
@@ -272,7 +274,7 @@ def _gates(to_spec: spec.JobSpecification, now: dt.datetime) -> dict[str, Any]:
 
 def restart_max_down(job_spec: spec.JobSpecification) -> int:
     """Return how many tasks a restart may have down: as many as an update, but at most the disruption budget."""
-    return min(job_spec.max_down(), job_spec.disruption_budget or MAX_TASKS)
+    return min(job_spec.max_down(), job_spec.budget_down or MAX_TASKS)
 
 
 def update_advance_job(job: Job) -> bool:

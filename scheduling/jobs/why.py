@@ -29,6 +29,8 @@ from scheduling.jobs.health import crashing_tasks, health_of
 from scheduling.models import Event, Job, Task, Update
 from scheduling.secrets import missing_secrets
 from scheduling.tasks import pending_verdicts, placement_records
+from scheduling.tasks.budget_sentences import rate_sentence
+from scheduling.tasks.disruption_rates import rates_of_jobs
 from scheduling.tasks.placement_records import PlacementReceipt, Preempted
 
 # Most events in a chain of causes. "dead <- evicted <- drained by an SRE" are three.
@@ -69,7 +71,7 @@ def job_sentences(job: Job) -> list[str]:
 
 
 def explain_job(job: Job, principal: Principal) -> Explanation:
-    """Explain the state of a job. Sentences about crashing tasks come first. Makes at most nine queries."""
+    """Explain the state of a job. Sentences about crashing tasks come first. Makes at most ten queries."""
     health = health_of(job)
     crashes = crashing_tasks(job) if health.troubles.crashing else []
     whys = _whys(job)
@@ -83,6 +85,7 @@ def explain_job(job: Job, principal: Principal) -> Explanation:
         .order_by("-number")[:5]
     )
     message += [f"{number} tasks {outcome}{f': {detail}' if detail else ''}." for outcome, detail, number in ends]
+    message += rate_sentences(job)
     kinds = ("job.ended", "update.ended", "job.submitted")
     last = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, kind__in=kinds)
     chain = list(last.order_by("-revision", "-seq")[:1])
@@ -111,6 +114,15 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
     if starting := job.tasks_running - job.tasks_up:
         detail.append(f"{starting} tasks have a machine and are not up yet.")
     return detail
+
+
+def rate_sentences(job: Job, words: Words = ENGLISH) -> list[str]:
+    """Return how many disruptions of the job are left now. The list is empty, and no query is made, for a job without
+    such a limit, and for an ended job. `words`: translates the texts.
+    """
+    if not job.max_disruptions or job.state == JobState.DEAD:
+        return []
+    return [rate_sentence(rate, words) for rate in rates_of_jobs([job.id]).values()]
 
 
 def is_held(job: Job) -> bool:

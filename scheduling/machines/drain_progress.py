@@ -21,6 +21,7 @@ from scheduling.machines.leaving_tasks import leaves
 from scheduling.models import Cell, Departure, Drain, Task
 from scheduling.policy import cell_settings
 from scheduling.tasks.disruption_budgets import Budgets, DisruptionBudget
+from scheduling.tasks.disruption_rates import DisruptionRate
 
 # The name of a job that the caller may not see.
 HIDDEN = "another tenant's job"
@@ -31,13 +32,15 @@ class WaitingForBudget:
     """A job whose tasks cannot leave a draining machine yet, because of the job's disruption budget. `tasks`: how many
     of its tasks on the machine wait for this reason.
 
-    `down`: how many tasks of the job are down. `may`: how many tasks of the job may be down.
+    `down`: how many tasks of the job are down. `may`: how many tasks of the job may be down. `rate`: how many of its
+    tasks were disrupted within a window of time; None if the job has no limit for this.
     """
 
     job: str
     tasks: int
     may: int
     down: int
+    rate: DisruptionRate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ def drains_of(cell: Cell) -> QuerySet[Drain]:
 def progress_of(
     principal: Principal, cell: Cell, drains: Sequence[Drain], *, now: dt.datetime | None = None
 ) -> list[DrainProgress]:
-    """Return the progress of drains. The names of jobs that the caller may not see are hidden. Makes at most seven
+    """Return the progress of drains. The names of jobs that the caller may not see are hidden. Makes at most eight
     queries.
     """
     now = now or timezone.now()
@@ -121,7 +124,9 @@ def progress_of(
                 held = next((j for j in (job, *sorted(inner[job])) if _spent(budgets.get(j))), None)
                 if held is not None and job not in lodgers:
                     budget = budgets[held]
-                    waiting.append(WaitingForBudget(names.get(held, HIDDEN), number, budget.may, budget.down))
+                    waiting.append(
+                        WaitingForBudget(names.get(held, HIDDEN), number, budget.may, budget.down, budget.rate)
+                    )
         stuck = sum(one.tasks for one in waiting)
         result.append(
             DrainProgress(
@@ -138,7 +143,7 @@ def progress_of(
 
 
 def _spent(budget: DisruptionBudget | None) -> bool:
-    return budget is not None and budget.down >= max(1, budget.may)
+    return budget is not None and budget.used_up
 
 
 def _budgets(cell: Cell, jobs: set[int]) -> dict[int, DisruptionBudget]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from django.db.models import Q
+
 from quota.vocabulary.permissions import Principal
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import stored_brakes
@@ -175,7 +177,7 @@ def _with_budgets(jobs: set[int]) -> set[int]:
     """
     if not jobs:
         return set()
-    rows = Job.objects.filter(pk__in=jobs, disruption_budget__gt=0)
+    rows = Job.objects.filter(Q(disruption_budget__gt=0) | Q(max_disruptions__gt=0), pk__in=jobs)
     return set(rows.order_by().values_list("id", flat=True))
 
 

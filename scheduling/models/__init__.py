@@ -25,6 +25,6 @@ from scheduling.models.machines import Drain, Machine, Repacking, RepackingStep
 from scheduling.models.packages import Package, PackageTag
 from scheduling.models.shells import LockFile, LockSession, ShellSession
 from scheduling.models.statistics import JournalTally, NoticeCount, StatisticsReader
-from scheduling.models.tasks import CrashedPair, Departure, Task
+from scheduling.models.tasks import CrashedPair, Departure, DisruptionCount, Task
 from scheduling.models.usage import CellAutoscaling, InstanceUsage, JobAutoscaling, MeteringHour, ReservedInHour
 from scheduling.models.workflows import Workflow, WorkflowNode, WorkflowReader

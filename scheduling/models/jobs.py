@@ -28,9 +28,11 @@ class Job(models.Model):
 
     `tasks_up`: the number of tasks in phase `up` that are healthy or have no health check. `requested`: the amounts
     that are charged to quota; zero for a job inside an alloc set, because the set is charged. `gang`,
-    `disruption_budget`, `max_running`: see `scheduling.spec.job_spec.JobSpecification`. `published`: the rules for the
-    job's names, as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client
-    submits the job again with the same key, no second job is created. `start_after`: no task is placed before this
+    `max_running`: see `scheduling.spec.job_spec.JobSpecification`. `disruption_budget`: how many tasks preemption and
+    drains may have down at once; 0: no limit. `max_disruptions`: how many tasks they may evict within the last
+    `disruption_window_s` seconds (`DisruptionCount`); 0: no limit. `published`: the rules for the job's names, as
+    `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client submits the job
+    again with the same key, no second job is created. `start_after`: no task is placed before this
     time. `waiting`: no task is placed, because the job waits for other jobs (`JobDependency`); it stays true if the job
     ends before it starts. `may_start_since`: since when further tasks may start: since then, the job no longer waits
     for others, its `max_running` changed, or the first of `max_running` tasks ended. `deadline_at`: the time at which
@@ -68,6 +70,8 @@ class Job(models.Model):
     spec_version = models.PositiveIntegerField(_("version of the spec"), default=1)
     gang = models.BooleanField(_("gang (place all tasks or none)"), default=False, db_default=False)
     disruption_budget = models.PositiveIntegerField(_("disruption budget"), default=0, db_default=0)
+    max_disruptions = models.PositiveIntegerField(_("limit on disruptions"), default=0, db_default=0)
+    disruption_window_s = models.FloatField(_("window of this limit, s"), default=3600.0, db_default=3600.0)
     max_running = models.PositiveIntegerField(_("limit on placed tasks"), default=0, db_default=0)
     published = models.JSONField(default=dict, db_default={}, blank=True)
     requested = VectorField(_("requested by all tasks"))
@@ -107,6 +111,11 @@ class Job(models.Model):
                 fields=["cell", "deadline_at"],
                 name="job_by_deadline",
                 condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
+            ),
+            models.Index(
+                fields=["cell"],
+                name="job_with_disruption_rate",
+                condition=Q(max_disruptions__gt=0, ended_at__isnull=True),
             ),
             models.Index(fields=["cell"], name="job_waiting", condition=Q(waiting=True, ended_at__isnull=True)),
             models.Index(

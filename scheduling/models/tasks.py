@@ -131,6 +131,28 @@ class Departure(models.Model):
         return f"{self.task} incarnation {self.incarnation}"
 
 
+class DisruptionCount(models.Model):
+    """How many tasks of a job were disrupted in a slot of time (§4). Only jobs with `max_disruptions` have rows. A slot
+    is a small part of the job's window, so the number of rows per job is bounded. `began_at`: the start of the slot.
+    `at`: its last disruption. `number`: how many tasks.
+
+    The journal does not contain these rows. It contains the evictions.
+    """
+
+    job = models.ForeignKey("Job", models.CASCADE, related_name="disruption_counts", db_index=False)  # the constraint
+    began_at = models.DateTimeField(_("slot"))
+    at = models.DateTimeField(_("last disruption"))
+    number = models.PositiveIntegerField(_("disrupted tasks"))
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "began_at"], name="one_disruption_count_per_slot")]
+        verbose_name = _("disruptions of a job")
+        verbose_name_plural = _("disruptions of jobs")
+
+    def __str__(self) -> str:
+        return f"{self.job} {self.at:%F %T}: {self.number}"
+
+
 class CrashedPair(models.Model):
     """A task and a machine on which the task crashed. For some time, the task is only placed on other machines (§4)."""
 

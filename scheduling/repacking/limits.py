@@ -27,7 +27,7 @@ class JobLimits:
 
 
 def limits_of_jobs(cell_id: int, *, patience_s: float) -> dict[int, JobLimits]:
-    """Return the limits of all live jobs of a cell, by job id. Makes two queries."""
+    """Return the limits of all live jobs of a cell, by job id. Makes three queries."""
     budgets = budgets_of_cell(cell_id, patience_s)
     rows = query(
         "SELECT j.id, t.name || '/' || j.name, j.tasks_total,"
@@ -51,15 +51,18 @@ def limits_of_jobs(cell_id: int, *, patience_s: float) -> dict[int, JobLimits]:
 
 def rules_for_plan(repacking: Repacking, jobs: dict[int, JobLimits], *, booked: frozenset[int]) -> RepackRules:
     """Return the rules of a new plan. A job may lose `job_share` of its tasks, but at least as many as may be down at
-    once. Of a job whose disruption budget is used up no task moves. `booked`: the machines on which capacity is booked
+    once, and at most as many as its rate of disruptions allows now. Of a job whose disruption budget is used up no task
+    moves. `booked`: the machines on which capacity is booked
     for a gang. Makes one query.
     """
-    moves = {
-        job: max(limits.budget.may, int(repacking.job_share * limits.tasks))
-        for job, limits in jobs.items()
-        if limits.budget.down < limits.budget.may
-    }
+    moves = {job: _most_moves(repacking, limits) for job, limits in jobs.items() if not limits.budget.used_up}
     return _rules(repacking, jobs, moves, booked)
+
+
+def _most_moves(repacking: Repacking, limits: JobLimits) -> int:
+    most = max(limits.budget.may, int(repacking.job_share * limits.tasks))
+    rate = limits.budget.rate
+    return most if rate is None else min(most, rate.left)
 
 
 def rules_for_step(repacking: Repacking, jobs: dict[int, JobLimits], *, booked: frozenset[int]) -> RepackRules:

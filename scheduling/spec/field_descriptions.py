@@ -58,8 +58,20 @@ FIELD_TEXTS = {
     ),
     "gang": "The scheduler places all pending tasks together, or none of them.",
     "disruption_budget": (
-        "Most tasks that preemption and drains may have down at once. 0: no limit for preemption, and "
-        "`update.max_down` for drains."
+        "How much preemption, drains and re-packing may disrupt the job (§3.2, §4). A number or a share, such as `2` "
+        "or `10%`, stands for a budget with this `max_down`. A change takes effect at once."
+    ),
+    "disruption_budget.max_down": (
+        "Most tasks that may be down at once, as a number, or as a share of the tasks, from `1%` to `100%`. A share is "
+        "rounded up, so it allows at least one task. 0: no limit for preemption, and `update.max_down` for drains."
+    ),
+    "disruption_budget.max_disruptions": (
+        "Most tasks that may be evicted within `window_s`. Failures of machines count, but are never held back. "
+        "Updates and restarts of the job do not count. 0: no limit."
+    ),
+    "disruption_budget.window_s": (
+        "Length of the window for `max_disruptions` in seconds, 60 to 604800 (7 days). The window ends now. By "
+        "default, it is an hour."
     ),
     "max_running": (
         "Most tasks that have a machine at once. The others are pending until one of these ends. 0: no limit. Quota is "

@@ -84,7 +84,7 @@ _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
-_EXPECTED = re.compile(r"Expected `(\w+)(?: \| null)?`, got")
+_EXPECTED = re.compile(r"Expected `([\w |]+?)(?: \| null)?`, got")
 _GIVE = {
     "bool": "true or false",
     "int": "a whole number, without quotes",
@@ -136,7 +136,8 @@ def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) 
         problems.add(f"{path}.{name}" if path else name, "is missing; add this field")
         return inner, name
     expected = _EXPECTED.match(text)
-    cure = f"; give {_GIVE[expected.group(1)]}" if expected and expected.group(1) in _GIVE else ""
+    kinds = expected.group(1).split(" | ") if expected else []
+    cure = f"; give {', or '.join(_GIVE[kind] for kind in kinds)}" if kinds and _GIVE.keys() >= set(kinds) else ""
     cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else cure
     problems.add(path or "file", text[0].lower() + text[1:] + cure)
     return inner, ""

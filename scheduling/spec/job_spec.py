@@ -22,6 +22,7 @@ from quota.vocabulary.resources import CPU, Vector, add, scale
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.spec import package_names as names
+from scheduling.spec.disruptions.limits import DisruptionLimits, limits_of, tasks_down
 from scheduling.spec.schema import API_VERSION, JobFields, Names, Rolling
 from scheduling.spec.task_spec import TaskSpec, fields_set
 
@@ -57,15 +58,16 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
 
     `saves_for_s`: after an alloc ends, the tasks that ran in it run again on the same machine for at most this many
     seconds, until they end with status 0 (§4). `gang`: either all pending tasks are placed together, or none is
-    placed. `disruption_budget`: how many tasks may be down at once because of preemption and drains; 0: no limit.
-    `max_running`: how many tasks may have a machine at once; 0: no limit. `preemption_delay_s`: tasks that this job
-    preempts end within so many seconds (its delay bound, §2.3); None: they get their own notice. `alloc_set`: the name
-    of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST API. `names`: how the
-    names of the job are published (§2.6). `deadline_s`: how many seconds after its submission the job must have ended.
-    `start_after`: no task starts before this time, in RFC 3339 with time zone UTC; None: at once. `after`: no task
-    starts before the jobs with these names have reached these states (`JobGoal`). `ttl_after_end_s`: for how many
-    seconds after its end the job stays in PostgreSQL. `autoscale`: how the autoscaler changes the job. `sizes`: the
-    known sizes of packages in bytes, by digest; the job file does not contain them.
+    placed. `disruption_budget`: how many tasks preemption and drains may have down at once, and how many they may evict
+    within a window of time (`DisruptionLimits`); 0: no limit. `max_running`: how many tasks may have a machine at once;
+    0: no limit. `preemption_delay_s`: tasks that this job preempts end within so many seconds (its delay bound, §2.3);
+    None: they get their own notice. `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what
+    the tasks may do with the REST API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many
+    seconds after its submission the job must have ended. `start_after`: no task starts before this time, in RFC 3339
+    with time zone UTC; None: at once. `after`: no task starts before the jobs with these names have reached these
+    states (`JobGoal`). `ttl_after_end_s`: for how many seconds after its end the job stays in PostgreSQL. `autoscale`:
+    how the autoscaler changes the job. `sizes`: the known sizes of packages in bytes, by digest; the job file does not
+    contain them.
     """
 
     base: TaskSpec
@@ -159,7 +161,20 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         """Return how many tasks may be down at the same time because of drains. This is the disruption budget. If the
         spec has none, it is the limit for updates (`max_down`).
         """
-        return self.disruption_budget or self.max_down()
+        return self.budget_down or self.max_down()
+
+    @property
+    def disruption_limits(self) -> DisruptionLimits:
+        """Return the disruption budget with its parts."""
+        return limits_of(self.disruption_budget)
+
+    @property
+    def budget_down(self) -> int:
+        """Return how many tasks may be down at once within the disruption budget; 0: no limit. A share is a share of
+        the tasks that run at once (`max_running`).
+        """
+        at_once = min(self.tasks, self.max_running or self.tasks)
+        return tasks_down(self.disruption_limits.max_down, at_once)
 
     @property
     def max_run_s(self) -> float | None:

@@ -19,6 +19,7 @@ from quota.vocabulary.errors import invalid
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobGoal
 from scheduling.spec.autoscaling.checks import check_of_task, read_autoscale
+from scheduling.spec.disruptions.limits import check_budget, normalised
 from scheduling.spec.field_errors import Problems, convert, rejection
 from scheduling.spec.job_spec import (
     API_LEVELS,
@@ -129,7 +130,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     for name, value in msgspec.structs.asdict(file.spread).items():
         problems.number(f"spread.{name}", value, 0, MAX_TASKS)
     _check_update(file.update, problems)
-    problems.number("disruption_budget", file.disruption_budget, 0, MAX_TASKS)
+    check_budget(file.disruption_budget, problems)
     _check_max_running(file, problems)
     if file.preemption_delay_s is not None:
         problems.number("preemption_delay_s", file.preemption_delay_s, 0, MAX_DELAY_S)
@@ -162,6 +163,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         "extra": tuple(limits.extra),
         "start_after": start_after,
         "autoscale": autoscale,
+        "disruption_budget": normalised(file.disruption_budget),
     }
     equal = {name: getattr(file, name) for name in JobFields.__struct_fields__}
     spec = JobSpecification(labels=file.labels, **(equal | read))

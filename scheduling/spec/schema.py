@@ -11,6 +11,7 @@ from borglet.messages import RestartPolicy, Slack
 from quota.vocabulary.bands import FREE_PRIORITY
 from scheduling.core.vocabulary.requirement import Constraint
 from scheduling.spec.autoscaling.fields import Autoscale
+from scheduling.spec.disruptions.limits import DisruptionBudget
 
 API_VERSION = "borg/v1"
 LATEST = "latest"  # the newest version of a secret
@@ -146,7 +147,7 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
     alloc_set: str = ""
     reclamation: bool = True
     gang: bool = False
-    disruption_budget: int = 0
+    disruption_budget: DisruptionBudget = 0
     max_running: int = 0
     preemption_delay_s: float | None = None
     saves_for_s: float = 0.0

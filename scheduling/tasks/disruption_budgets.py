@@ -1,4 +1,6 @@
-"""Disruption budgets: how many tasks of a job may be down at the same time (§2.3, §4)."""
+"""Disruption budgets: how many tasks of a job may be down at the same time, and how many may be evicted within a window
+of time (§2.3, §4).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from scheduling.allocs.alloc_sets import KIND
 from scheduling.journal.sql import query
 from scheduling.models import JobSpec, Task
 from scheduling.spec import parser
+from scheduling.tasks.disruption_rates import DisruptionRate, rates_of_cell, rates_of_jobs
 
 _DOWN = (
     "SELECT t.job_id, count(*) AS number FROM scheduling_task AS t"
@@ -25,10 +28,18 @@ _IS_DOWN = (
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudget:
-    """The disruption budget of one job. `may`: how many tasks may be down at once. `down`: how many are down now."""
+    """The disruption budget of one job. `may`: how many tasks may be down at once. `down`: how many are down now.
+    `rate`: its disruptions within a window of time; None if the job has no limit for them.
+    """
 
     may: int
     down: int
+    rate: DisruptionRate | None = None
+
+    @property
+    def used_up(self) -> bool:
+        """Return whether no further task may be evicted now."""
+        return self.down >= self.may or (self.rate is not None and not self.rate.left)
 
 
 class Budgets:
@@ -40,22 +51,30 @@ class Budgets:
     """
 
     def __init__(self, job_ids: set[int], patience_s: float) -> None:
-        """Read the disruption budgets of the jobs, and how many of their tasks are down. Makes two queries."""
+        """Read the disruption budgets of the jobs, and how many of their tasks are down. Makes two queries, and one
+        more if a job limits its disruptions within a window of time.
+        """
         found = query(
             f"{_DOWN} WHERE t.job_id = ANY(%s) AND {_IS_DOWN} GROUP BY t.job_id", [sorted(job_ids), patience_s]
         )
         down = dict(found)
         current = JobSpec.objects.filter(job_id__in=job_ids, version=F("job__spec_version"))
-        self.of: dict[int, DisruptionBudget] = {}
+        may: dict[int, int] = {}
+        limited = set()
         for row in current.select_related("job__cell").order_by():
-            job_spec = parser.load(row.spec, extra=row.job.cell.extra_resources)
-            self.of[row.job_id] = DisruptionBudget(job_spec.may_be_down(), down.get(row.job_id, 0))
+            may[row.job_id] = parser.load(row.spec, extra=row.job.cell.extra_resources).may_be_down()
+            if row.job.max_disruptions:
+                limited.add(row.job_id)
+        rates = rates_of_jobs(limited)
+        self.of = {job: DisruptionBudget(most, down.get(job, 0), rates.get(job)) for job, most in may.items()}
         self._left = defaultdict(int, {job: budget.may - budget.down for job, budget in self.of.items()})
         self._untouched = {job for job, budget in self.of.items() if not budget.down}
+        self._rate_left = {job: rate.left for job, rate in rates.items()}
+        self._undisrupted = {job for job, rate in rates.items() if not rate.counted}
 
     def open(self) -> list[int]:
         """Return the ids of the jobs whose disruption budget allows at least one more eviction."""
-        return [job for job, left in self._left.items() if left > 0]
+        return [job for job, left in self._left.items() if left > 0 and self._rate_left.get(job, 1) > 0]
 
     def take(self, task: Task, inside: Mapping[int, int]) -> bool:
         """Return whether a task may be evicted now. If so, count its eviction against the budget of its job.
@@ -63,9 +82,8 @@ class Budgets:
         `inside`: if the task is an alloc, the number of tasks that are up inside it, by job id. The budgets of these
         jobs count too.
         """
-        # All tasks of an alloc leave together, so they may exceed a budget if no other task of the job is down.
         costs = _costs(task, inside)
-        if any(self._left[job] < number and job not in self._untouched for job, number in costs.items()):
+        if not all(self._allows(job, number) for job, number in costs.items()):
             return False
         self.spend(task, inside)
         return True
@@ -77,12 +95,22 @@ class Budgets:
         for job, number in _costs(task, inside).items():
             self._left[job] -= number
             self._untouched.discard(job)
+            if job in self._rate_left:
+                self._rate_left[job] -= number
+                self._undisrupted.discard(job)
+
+    def _allows(self, job: int, number: int) -> bool:
+        """Return whether `number` more tasks of a job may be evicted together."""
+        # All tasks of an alloc leave together, so they may exceed a budget of which nothing has been used.
+        down = self._left[job] >= number or job in self._untouched
+        return down and (self._rate_left.get(job, number) >= number or job in self._undisrupted)
 
 
 def budgets_of_cell(cell_id: int, patience_s: float) -> dict[int, DisruptionBudget]:
-    """Return the disruption budgets of all live jobs of a cell, by job id, as in `Budgets`. Makes one query, and reads
-    no spec completely.
+    """Return the disruption budgets of all live jobs of a cell, by job id, as in `Budgets`. Makes two queries, and
+    reads no spec completely.
     """
+    rates = rates_of_cell(cell_id)
     rows = query(
         "SELECT j.id, coalesce(nullif(j.disruption_budget, 0), nullif((s.spec->'update'->>'max_down')::int, 0),"
         " greatest(1, (s.spec->>'tasks')::int / 10)), coalesce(d.number, 0)"
@@ -91,7 +119,7 @@ def budgets_of_cell(cell_id: int, patience_s: float) -> dict[int, DisruptionBudg
         " WHERE j.cell_id = %s AND j.state <> 'dead'",
         [cell_id, patience_s, cell_id],
     )
-    return {job: DisruptionBudget(may, down) for job, may, down in rows}
+    return {job: DisruptionBudget(may, down, rates.get(job)) for job, may, down in rows}
 
 
 def _costs(task: Task, inside: Mapping[int, int]) -> dict[int, int]:

@@ -23,6 +23,7 @@ from scheduling.journal.sql import execute, query, rows_by_key
 from scheduling.tasks.change_sql import TaskBefore, as_json, change_tasks
 from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
+from scheduling.tasks.disruption_rates import disruptions_count
 
 # A restored database lacks incarnations that Borglets still run. Numbers in a new history start above them, because a
 # Borglet would otherwise confuse a newly placed task with one that it runs.
@@ -118,6 +119,7 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
     depart(entry, [(was, e.cause, e.preemptor, e.notice_s) for was in evicted if not (e := by_id[was.task_id]).gone])
     _avoid(entry, [was for was in evicted if by_id[was.task_id].avoid])
     counts.store(entry)
+    disruptions_count(entry, [was.job_id for was in evicted if was.up and by_id[was.task_id].disrupts])
     return evicted
 
 

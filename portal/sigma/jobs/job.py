@@ -32,7 +32,7 @@ from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
-from scheduling.jobs.why import crash_sentences, held_sentences, is_held, waits_until
+from scheduling.jobs.why import crash_sentences, held_sentences, is_held, rate_sentences, waits_until
 from scheduling.models import Job, JobAutoscaling, JobSpec, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
@@ -96,6 +96,7 @@ def status_context(row: Job) -> dict[str, Any]:
         "waiting": " ".join(held_sentences(row, WORDS)) if is_held(row) else "",
         "beyond": held_sentences(row, WORDS),
         "starts_later": waits_until(row) is not None,
+        "rates": rate_sentences(row, WORDS),
         "dependencies": dependencies_of(row) if row.waiting or row.may_start_since else [],
         "events": events_of(row),
     }

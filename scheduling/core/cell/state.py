@@ -22,7 +22,7 @@ last machine and a machine's next port number, which are only preferences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -83,6 +83,14 @@ class CellState(MachineSums):
             events.TaskUpdated: self._task_updated,
             events.ReservationsSet: self._reservations_set,
         }
+
+    def limit_disruptions(self, left: Mapping[int, int]) -> None:
+        """Set how many more tasks a pass may preempt of each job that limits its disruptions within a window of time.
+        `left`: by job id. These numbers change with the time, so the events do not contain them.
+        """
+        if left != self.tasks.disruptions_left:
+            self.tasks.disruptions_left = left
+            self.changes += 1
 
     def apply_all(self, news: Iterable[tuple[events.Event, int, float]]) -> None:
         """Apply many events, given as (event, revision, time). The sums of machines are updated once, at the end.

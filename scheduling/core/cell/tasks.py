@@ -5,7 +5,7 @@ requirements share a *shape*: the requirements are stored once, under a number.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -136,6 +136,8 @@ class TaskTable:
 
     `gangs`, `budgets`, `bounded`, `delayed`: the numbers of jobs that are gangs, that have a disruption budget, a
     `max_running`, and a time before which no task is placed. Without such jobs, a pass leaves out what only they need.
+    `disruptions_left`: how many more tasks may be disrupted now, by id of each job that limits this within a window of
+    time. The events do not contain these numbers (`CellState.limit_disruptions`).
     """
 
     def __init__(self, axis: int, slots: int = 256, jobs: int = 64) -> None:
@@ -174,6 +176,7 @@ class TaskTable:
         self.pending = 0
         self.running = 0
         self.gangs = self.budgets = self.bounded = self.delayed = 0
+        self.disruptions_left: Mapping[int, int] = {}
         self._free: list[int] = list(range(slots - 1, -1, -1))
         self._free_jobs: list[int] = list(range(jobs - 1, -1, -1))
 

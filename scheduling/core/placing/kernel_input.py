@@ -128,10 +128,7 @@ def tables_of(
 
 def _running(state: CellState) -> Running:
     tasks = state.tasks
-    budget: Ints32 = np.full(len(tasks.job_budget), NO_BUDGET, dtype=np.int32)
-    if tasks.budgets:
-        own = np.flatnonzero(tasks.job_budget > 0)
-        budget[own] = tasks.job_budget[own] - tasks.down(own)
+    budget = _budgets(tasks)
     return Running(
         id=tasks.id,
         next=tasks.next,
@@ -140,7 +137,7 @@ def _running(state: CellState) -> Running:
         reservation=tasks.reservation,
         devices=tasks.devices,
         gone=np.zeros(len(tasks.id), dtype=np.bool_),
-        sheltered=_sheltered(tasks),
+        sheltered=_sheltered(tasks, budget),
         job_priority=tasks.job_priority,
         job_by_limit=tasks.job_by_limit,
         job_sensitive=tasks.job_sensitive,
@@ -150,19 +147,31 @@ def _running(state: CellState) -> Running:
     )
 
 
-def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
+def _budgets(tasks: TaskTable) -> Ints32:
+    """Return an array [J]: how many more tasks of each job may be preempted within its disruption budget."""
+    budget: Ints32 = np.full(len(tasks.job_budget), NO_BUDGET, dtype=np.int32)
+    if tasks.budgets:
+        own = np.flatnonzero(tasks.job_budget > 0)
+        budget[own] = tasks.job_budget[own] - tasks.down(own)
+    for job_id, left in tasks.disruptions_left.items():
+        job = tasks.jobs.get(job_id)
+        if job is not None:
+            budget[job.slot] = min(int(budget[job.slot]), left)
+    return budget
+
+
+def _sheltered(tasks: TaskTable, budget: Ints32) -> NDArray[np.bool_]:
     """Return an array [T]: whether each task is an alloc that must not be evicted, because its eviction would exceed a
     disruption budget. This is so if the tasks of one job inside the alloc are more than the job's budget now allows to
-    be down.
+    be down. `budget`: as `_budgets` returns it.
     """
     result = np.zeros(len(tasks.id), dtype=np.bool_)
-    if not tasks.budgets:
+    if not (tasks.budgets or tasks.disruptions_left):
         return result
     inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
-    inside = inside[tasks.job_budget[tasks.job[inside]] > 0]
+    inside = inside[budget[tasks.job[inside]] != NO_BUDGET]
     pairs, number = np.unique(tasks.alloc[inside].astype(np.int64) << 32 | tasks.job[inside], return_counts=True)
-    job = pairs & 0xFFFFFFFF
-    result[(pairs >> 32)[number > tasks.job_budget[job] - tasks.down(job)]] = True
+    result[(pairs >> 32)[number > budget[pairs & 0xFFFFFFFF]]] = True
     return result
 
 
@@ -249,7 +258,7 @@ def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArr
         resources=_resource_shares(policy.resource_weights, state.axis),
         asked=asked,
         preempting=state.running > 0 and bool((tasks.job_there & (tasks.job_priority < highest)).any()),
-        budgets=tasks.budgets > 0,
+        budgets=tasks.budgets > 0 or bool(tasks.disruptions_left),
         caching=policy.search.caching,
         most=policy.max_assignments,
     )

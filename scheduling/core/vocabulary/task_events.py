@@ -30,7 +30,8 @@ class Eviction:
 
     `gone`: the task's processes have already ended. `avoid`: for some time, do not place the task on the same machine
     again. `preemptor`: id of the task that preempts this task. `notice_s`: the longest time until SIGKILL, in seconds;
-    None: the notice period of the job file.
+    None: the notice period of the job file. `alloc_cause`: the cause for which the alloc that contains the task leaves;
+    empty if the task leaves alone.
     """
 
     task_id: int
@@ -43,6 +44,26 @@ class Eviction:
     notice_s: float | None = None
     exit: dict[str, Any] | None = None
     caused_by: Cause | None = None
+    alloc_cause: str = ""
+
+    @property
+    def disrupts(self) -> bool:
+        """Return whether the cell causes this eviction, and not the job itself. Such an eviction counts for the rate of
+        disruptions of the job (§4). Evictions by updates, restarts and crashes do not count.
+        """
+        return (self.alloc_cause or self.cause) in _DISRUPTIVE
+
+
+_DISRUPTIVE = frozenset(
+    cause.value
+    for cause in (
+        EvictionCause.PREEMPTION,
+        EvictionCause.MACHINE_FAILURE,
+        EvictionCause.MACHINE_SHUTDOWN,
+        EvictionCause.OUT_OF_RESOURCES,
+        EvictionCause.LOST,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +195,7 @@ def evictions_inside(inside: Sequence[InnerTask], why: Mapping[int, Eviction | E
                 preemptor=alloc.preemptor if isinstance(alloc, Eviction) else None,
                 notice_s=alloc.notice_s if isinstance(alloc, Eviction) else None,
                 caused_by=alloc.caused_by,
+                alloc_cause=alloc.cause,
             )
         )
     return result

@@ -89,7 +89,10 @@ _DELETIONS = (
     "DELETE FROM scheduling_crashedpair AS c USING scheduling_task AS t WHERE t.id = c.task_id AND t.job_id = ANY(%s)",
     *(
         f"DELETE FROM scheduling_{table} WHERE job_id = ANY(%s)"
-        for table in ("task", "jobspec", "update", "pendingverdict", "jobcondition", "jobdependency", "jobautoscaling")
+        for table in (
+            *("task", "jobspec", "update", "pendingverdict", "jobcondition", "jobdependency", "jobautoscaling"),
+            "disruptioncount",
+        )
     ),
     "UPDATE scheduling_jobdependency SET on_id = NULL WHERE on_id = ANY(%s)",
     "DELETE FROM scheduling_job WHERE id = ANY(%s)",

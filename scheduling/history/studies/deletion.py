@@ -20,7 +20,10 @@ from scheduling.storage.files import StoreAway
 log = structlog.get_logger(__name__)
 
 _OF_TASKS = ("scheduling_crashedpair", "scheduling_departure")
-_OF_JOBS = ("scheduling_update", "scheduling_jobspec", "scheduling_pendingverdict", "scheduling_jobcondition")
+_OF_JOBS = (
+    *("scheduling_update", "scheduling_jobspec", "scheduling_pendingverdict", "scheduling_jobcondition"),
+    "scheduling_disruptioncount",
+)
 # Statements that delete the rows of a cell. Django would read each row first.
 _DELETE = (
     *(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary.policy import Policy, Search
 from tests.builders import World
 
@@ -62,3 +63,39 @@ def test_on_one_machine_too(budget: int, expected: list[str]) -> None:
 def test_a_gang_respects_budgets_as_a_whole() -> None:
     world = guarded(1).machine("x", cpu=1000).job("other", priority=110).place("other", 0, on="x")
     assert victims(world.job("gang", tasks=2, gang=True), "gang") == ["guarded", "other"]
+
+
+def rated(left: int) -> World:
+    """Return a cell like `guarded` without a budget, where `left` more tasks of the job may be disrupted now."""
+    world = guarded(0).machine("x", cpu=1000).job("other", priority=110).place("other", 0, on="x")
+    world.state.limit_disruptions({world.jobs["guarded"].job_id: left})
+    return world
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"), [(2, ["guarded", "guarded"]), (1, ["guarded", "other"]), (0, ["other", "guarded"])]
+)
+def test_no_more_are_preempted_than_the_rate_allows_while_others_will_do(left: int, expected: list[str]) -> None:
+    """With no disruption left, a second task is preempted only because nothing else is left."""
+    assert sorted(victims(rated(left).job("high", tasks=2), "high")) == sorted(expected)
+
+
+def test_the_smaller_of_number_and_rate_counts() -> None:
+    world = rated(2).change("guarded", disruption_budget=1)
+    assert victims(world.job("high", tasks=2), "high") == ["guarded", "other"]
+
+
+def test_a_rate_of_a_job_that_the_state_does_not_have_changes_nothing() -> None:
+    world = guarded(0)
+    world.state.limit_disruptions({999: 0})
+    assert victims(world.job("high", tasks=2), "high") == ["guarded", "guarded"]
+
+
+def test_a_pass_decides_again_when_a_rate_changes() -> None:
+    world = rated(0).job("high")
+    memory = PassCache()
+    first = world.plan(ALL, memory=memory)
+    world.state.limit_disruptions({world.jobs["guarded"].job_id: 1})
+    second = world.plan(ALL, memory=memory)
+    names = [[world.name_of(victim) for a in plan.assignments for victim, _ in a.victims] for plan in (first, second)]
+    assert names == [["other"], ["guarded"]]

@@ -1,0 +1,228 @@
+"""Tests of the rate of disruptions: which evictions count, what waits for the rate, and what shows it."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.utils import timezone
+
+from scheduling.core.vocabulary.plan import Assignment, Plan
+from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.core.vocabulary.task_events import Eviction
+from scheduling.jobs import plans, submit_and_kill, updates
+from scheduling.jobs.why import rate_sentences
+from scheduling.journal import journal
+from scheduling.machines import evacuation, machines
+from scheduling.machines.drain_progress import drains_of, progress_of
+from scheduling.master.commit import commit
+from scheduling.models import DisruptionCount, Job, Repacking, Task
+from scheduling.policy.cell_settings import CellSettings
+from scheduling.repacking import limits
+from scheduling.tasks import disruption_rates, transitions
+from scheduling.tasks.disruption_budgets import budgets_of_cell
+from tests.integration import rows, world
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SETTINGS = CellSettings()
+RATE = {"max_down": 10, "max_disruptions": 3, "window_s": 3600}
+
+
+def drain(cell) -> int:
+    """Evict tasks as the master does in one second, and return how many."""
+    return evacuation.tasks_leave(cell.id, SETTINGS, seconds=1.0)
+
+
+def draining(machine) -> None:
+    machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
+
+
+def later(seconds: float) -> None:
+    """Move all disruptions `seconds` seconds into the past."""
+    for row in DisruptionCount.objects.all():
+        row.began_at -= dt.timedelta(seconds=seconds)
+        row.at -= dt.timedelta(seconds=seconds)
+        row.save()
+
+
+def counted(job: Job) -> int:
+    return disruption_rates.rates_of_jobs([job.id])[job.id].counted
+
+
+def disrupt(job: Job, *indexes: int, cause: EvictionCause = EvictionCause.PREEMPTION) -> None:
+    """Evict tasks of the first incarnation."""
+    with journal.write(job.cell_id, rows.ME) as entry:
+        gone = [Eviction(task_id(job.id, index), 1, cause.value, gone=True) for index in indexes]
+        transitions.tasks_evict(entry, gone)
+
+
+@pytest.fixture
+def job(cell, machine, ann) -> Job:
+    job = world.submit(ann, cell, world.a_file(tasks=8, disruption_budget=RATE))
+    world.bring_up(job, machine)
+    return job
+
+
+def up_again(job: Job, machine) -> None:
+    waiting = Task.objects.filter(job=job, state="pending").values_list("index", flat=True)
+    world.place(job, machine, *waiting)
+    world.report(job, *waiting)
+
+
+def test_a_drain_waits_for_the_rate_although_all_tasks_are_up_again(cell, machine, job) -> None:
+    draining(machine)
+    assert drain(cell) == 3
+    up_again(job, rows.a_machine(cell, "m2"))
+    assert drain(cell) == 0
+    (progress,) = progress_of(rows.ME, cell, list(drains_of(cell)))
+    (waiting,) = progress.waiting
+    assert (waiting.may, waiting.down, waiting.rate.most, waiting.rate.counted, waiting.rate.left) == (10, 0, 3, 3, 0)
+    assert (progress.left, progress.leaving) == (5, 0)
+    later(3601)
+    assert drain(cell) == 3
+
+
+def test_a_disruption_counts_for_the_window_to_the_end(cell, machine, job) -> None:
+    draining(machine)
+    assert drain(cell) == 3
+    up_again(job, rows.a_machine(cell, "m2"))
+    later(3590)
+    assert drain(cell) == 0
+    assert 0 < (disruption_rates.rates_of_jobs([job.id])[job.id].next_at - timezone.now()).total_seconds() < 11
+    later(11)
+    assert drain(cell) == 3
+    assert DisruptionCount.objects.count() == 1, "rows that have left the window are deleted"
+
+
+def test_slots_bound_the_rows_and_the_next_disruption_is_told(cell, machine, job) -> None:
+    """Two disruptions long ago and two now: with a limit of three, the next one is possible when the old ones leave."""
+    now = timezone.now()
+    for ago_s, number in ((1800, 2), (60, 2)):
+        at = now - dt.timedelta(seconds=ago_s)
+        DisruptionCount.objects.create(job=job, began_at=at, at=at, number=number)
+    rate = disruption_rates.rates_of_jobs([job.id])[job.id]
+    assert (rate.counted, rate.left) == (4, 0)
+    assert abs((rate.next_at - now).total_seconds() - 1800) < 5
+    DisruptionCount.objects.all().delete()
+    disrupt(job, 0, 1, 2)
+    assert (DisruptionCount.objects.count(), counted(job)) == (1, 3)
+
+
+def test_failures_of_machines_count_but_are_never_held_back(cell, machine, job) -> None:
+    rows.machine_down(machine)
+    assert evacuation.tasks_evict_from(cell.id, 100) == 8
+    assert counted(job) == 8
+    other = rows.a_machine(cell, "m2")
+    up_again(job, other)
+    draining(other)
+    assert drain(cell) == 0
+
+
+def test_a_drain_after_its_deadline_exceeds_the_rate_and_counts(cell, machine, job) -> None:
+    machines.machines_drain(
+        principal=rows.ME, cell=cell, machines=[machine], reason="fire", deadline_s=0, break_budgets=True
+    )
+    assert drain(cell) == 8
+    assert counted(job) == 8
+
+
+@pytest.mark.parametrize(
+    ("cause", "number"),
+    [
+        (EvictionCause.PREEMPTION, 1),
+        (EvictionCause.OUT_OF_RESOURCES, 1),
+        (EvictionCause.LOST, 1),
+        (EvictionCause.UPDATE, 0),
+        (EvictionCause.FAILURE, 0),
+    ],
+)
+def test_what_the_cell_causes_counts_and_what_the_job_causes_does_not(cell, job, cause, number) -> None:
+    disrupt(job, 0, cause=cause)
+    assert counted(job) == number
+
+
+def test_tasks_that_are_not_up_and_jobs_without_a_rate_do_not_count(cell, machine, ann, job) -> None:
+    plain = world.submit(ann, cell, world.a_file("plain"))
+    world.bring_up(plain, rows.a_machine(cell, "m2"))
+    world.report(job, 0, up=False)
+    disrupt(job, 0)
+    disrupt(plain, 0)
+    assert not DisruptionCount.objects.exists()
+    assert rate_sentences(plain) == []
+
+
+def test_an_update_of_the_job_neither_counts_nor_waits(cell, machine, ann, job) -> None:
+    draining(machine)
+    drain(cell)
+    up_again(job, rows.a_machine(cell, "m2"))
+    file = world.a_file(tasks=8, disruption_budget=RATE, update={"max_down": 8})
+    file["task"] = file["task"] | {"command": ["serve", "--new"]}
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
+    updates.update_advance_job(job)
+    assert Task.objects.filter(job=job, up=True).count() == 0
+    assert counted(job) == 3
+
+
+def test_a_re_packing_moves_no_more_tasks_than_the_rate_has_left(cell, machine, job) -> None:
+    repacking = Repacking(cell=cell, most_moves=100, job_share=1.0, most_priority=999)
+
+    def moves() -> dict[int, int]:
+        jobs = limits.limits_of_jobs(cell.id, patience_s=600.0)
+        return dict(limits.rules_for_plan(repacking, jobs, booked=frozenset()).job_moves)
+
+    assert moves() == {job.id: 3}
+    disrupt(job, 0, 1)
+    assert moves() == {job.id: 1}
+    disrupt(job, 2)
+    assert moves() == {}
+    assert budgets_of_cell(cell.id, 600.0)[job.id].used_up
+
+
+def test_a_plan_is_not_committed_after_others_have_disrupted_the_job(cell, machine, ann) -> None:
+    job = world.submit(ann, cell, world.a_file(disruption_budget={"max_disruptions": 3}))
+    world.bring_up(job, machine)
+    high = world.submit(ann, cell, world.a_file("high", priority=300, tasks=1))
+    decided = Plan(
+        revision=journal.newest(cell.id),
+        assignments=(Assignment(high.id, 0, machine.id, ports=(29_000,), victims=((job.id, 0),)),),
+    )
+    disrupt(job, 1)
+    assert [a.job_id for a in commit(cell.id, decided, principal=rows.ME).refused] == [high.id]
+
+
+def test_the_next_master_counts_what_the_one_before_caused(cell, machine, job) -> None:
+    """The rate is read from rows, so it does not matter which process evicted the tasks."""
+    draining(machine)
+    drain(cell)
+    assert disruption_rates.rates_of_cell(cell.id)[job.id].left == 0
+    submit_and_kill.job_kill(principal=rows.ME, job=job)
+    assert disruption_rates.rates_of_cell(cell.id) == {}
+
+
+def test_a_changed_budget_takes_effect_at_once_and_the_count_goes_on(cell, machine, ann, job) -> None:
+    draining(machine)
+    assert drain(cell) == 3
+    wider = world.a_file(tasks=8, disruption_budget={"max_down": "100%", "max_disruptions": 4, "window_s": 7200})
+    plan = plans.job_plan(principal=ann, cell=cell, job_spec=world.read(cell, wider))
+    assert plan.notes == (
+        "Drains, re-packing and preemption keep to the disruption budget: at most 8 tasks down at once (100%) and at"
+        " most 4 disruptions within 2 hours.",
+    )
+    submit_and_kill.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, wider))
+    job.refresh_from_db()
+    assert (job.disruption_budget, job.max_disruptions, job.disruption_window_s) == (8, 4, 7200.0)
+    assert drain(cell) == 1
+    up_again(job, rows.a_machine(cell, "m2"))
+    assert drain(cell) == 0
+
+
+def test_why_says_how_many_disruptions_are_left(cell, machine, ann, job) -> None:
+    disrupt(job, 0)
+    job = submit_and_kill.live_job(cell, world.read(cell, world.a_file()))
+    told = "2 of 3 disruptions within 1 hour are left (disruption_budget.max_disruptions)."
+    assert rate_sentences(job) == [told]
+    disrupt(job, 1, 2, 3, 4)
+    (told,) = rate_sentences(job)
+    assert told.startswith("No disruption is left: 5 tasks were disrupted within 1 hour, and the job allows 3")
