@@ -57,7 +57,7 @@ from scheduling.models import Cell
 from scheduling.policy import cell_settings
 from scheduling.repacking.repacker import Repacker
 from scheduling.tasks import pending_verdicts
-from scheduling.tasks.disruption_rates import rates_of_cell
+from scheduling.tasks.disruption_rates import left_in_cell
 from scheduling.usage.cell_view import ViewPublisher
 
 log = structlog.get_logger(__name__)
@@ -513,7 +513,7 @@ class Master:
         """Make a plan and commit it. Return None if this scheduler has no pending task."""
         at, started = time.time(), time.perf_counter()
         # The state does not contain evictions after its revision, but the commit sees them in the journal.
-        state.limit_disruptions({job: rate.left for job, rate in rates_of_cell(self.cell_id).items()})
+        state.limit_disruptions(left_in_cell(self.cell_id))
         plan = schedule_pass(
             state, policy, now=timezone.now().timestamp(), rng=self._rng, memory=self._memory, explainer=self._explainer
         )

@@ -45,6 +45,12 @@ _RATES = """
         WHERE j.max_disruptions > 0 AND {which}
     ) AS slots GROUP BY id, max_disruptions, disruption_window_s"""
 
+_LEFT = """
+    SELECT j.id, greatest(0, j.max_disruptions - coalesce((
+        SELECT sum(d.number) FROM scheduling_disruptioncount AS d
+        WHERE d.job_id = j.id AND d.at > now() - make_interval(secs => j.disruption_window_s)), 0))::bigint
+    FROM scheduling_job AS j WHERE j.max_disruptions > 0 AND j.cell_id = %s AND j.ended_at IS NULL"""
+
 
 @dataclass(frozen=True, slots=True)
 class DisruptionRate:
@@ -85,6 +91,13 @@ def rates_of_cell(cell_id: int) -> dict[int, DisruptionRate]:
     jobs.
     """
     return _read("j.cell_id = %s AND j.ended_at IS NULL", cell_id)
+
+
+def left_in_cell(cell_id: int) -> dict[int, int]:
+    """Return how many more tasks may be disrupted now, by id of each live job of a cell that has a rate. Makes one
+    query, which is faster than that of `rates_of_cell`, because each pass of the scheduler makes it.
+    """
+    return dict(query(_LEFT, [cell_id]))
 
 
 def _read(which: str, value: Any) -> dict[int, DisruptionRate]:

@@ -96,7 +96,7 @@ def test_a_disruption_counts_for_the_window_to_the_end(cell, machine, job) -> No
     assert DisruptionCount.objects.count() == 1, "rows that have left the window are deleted"
 
 
-def test_slots_bound_the_rows_and_the_next_disruption_is_told(cell, machine, job) -> None:
+def test_slots_bound_the_rows_and_give_the_time_of_the_next_disruption(cell, machine, job) -> None:
     """Two disruptions long ago and two now: with a limit of three, the next one is possible when the old ones leave."""
     now = timezone.now()
     for ago_s, number in ((1800, 2), (60, 2)):
