@@ -9,7 +9,7 @@ a cause: the event with which the machine became down or draining.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
@@ -77,15 +77,24 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
     may = Q(up=False) | Q(job_id__in=budgets.open()) | Q(machine_id__in=overdue)
     candidates = list(here.filter(may)[: journal.CHUNK])
     inside = inside_allocs(candidates)
-    leaving = []
-    for task in candidates:
-        with_it = inside.get(task.id, {})
-        if task.machine_id in overdue:
-            budgets.spend(task, with_it)
-        elif not budgets.take(task, with_it):
-            continue
-        leaving.append(task)
-    return _evict(cell_id, leaving[:limit], EvictionCause.MACHINE_SHUTDOWN)
+
+    def allowed(tasks: Sequence[Task], budgets: Budgets) -> list[Task]:
+        leaving = []
+        for task in tasks:
+            with_it = inside.get(task.id, {})
+            if task.machine_id in overdue:
+                budgets.spend(task, with_it)
+            elif not budgets.take(task, with_it):
+                continue
+            leaving.append(task)
+        return leaving
+
+    leaving = allowed(candidates, budgets)[:limit]
+    theirs = {task.job_id for task in leaving}.union(*(inside.get(task.id, {}) for task in leaving))
+    # Failures and other processes may have used up budgets since they were read. Under the cell's lock, none can.
+    return _evict(
+        cell_id, leaving, EvictionCause.MACHINE_SHUTDOWN, still=lambda: allowed(leaving, Budgets(theirs, patience_s))
+    )
 
 
 def jobs_concerned(here: QuerySet[Task]) -> set[int]:
@@ -112,10 +121,14 @@ def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
     )
 
 
-def _evict(cell_id: int, leaving: Sequence[Task], cause: EvictionCause) -> int:
+def _evict(
+    cell_id: int, leaving: Sequence[Task], cause: EvictionCause, still: Callable[[], Sequence[Task]] | None = None
+) -> int:
+    """Evict tasks, and return their number. `still`: returns those of them that may leave, under the cell's lock."""
     if not leaving:
         return 0
     with journal.write(cell_id, system("machines")) as entry:
+        leaving = leaving if still is None else still()
         because = _latest_states(cell_id, {task.machine_id for task in leaving})  # type: ignore[misc]
         evicted = transitions.tasks_evict(
             entry,

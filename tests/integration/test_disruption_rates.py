@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from types import SimpleNamespace
 
 import pytest
+from django.contrib.admin import site
 from django.utils import timezone
 
+from scheduling.admin.drains_and_brakes import DrainAdmin
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import EvictionCause
@@ -17,7 +20,7 @@ from scheduling.journal import journal
 from scheduling.machines import evacuation, machines
 from scheduling.machines.drain_progress import drains_of, progress_of
 from scheduling.master.commit import commit
-from scheduling.models import DisruptionCount, Job, Repacking, Task
+from scheduling.models import DisruptionCount, Drain, Job, Repacking, Task
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.repacking import limits
 from scheduling.tasks import disruption_rates, transitions
@@ -80,6 +83,8 @@ def test_a_drain_waits_for_the_rate_although_all_tasks_are_up_again(cell, machin
     (waiting,) = progress.waiting
     assert (waiting.may, waiting.down, waiting.rate.most, waiting.rate.counted, waiting.rate.left) == (10, 0, 3, 3, 0)
     assert (progress.left, progress.leaving) == (5, 0)
+    shown = DrainAdmin(Drain, site).waiting_shown(SimpleNamespace(progress=progress))
+    assert "ubar/web: No disruption is left: 3 tasks were disrupted within 1 hour" in shown
     later(3601)
     assert drain(cell) == 3
 
@@ -108,6 +113,20 @@ def test_slots_bound_the_rows_and_give_the_time_of_the_next_disruption(cell, mac
     DisruptionCount.objects.all().delete()
     disrupt(job, 0, 1, 2)
     assert (DisruptionCount.objects.count(), counted(job)) == (1, 3)
+
+
+def test_a_drain_checks_its_budgets_again_before_it_evicts(cell, machine, job, monkeypatch) -> None:
+    """Another process uses up the rate after the drain has chosen its tasks."""
+    draining(machine)
+    choose = evacuation.inside_allocs
+
+    def meanwhile(tasks):
+        disrupt(job, 5, 6)
+        return choose(tasks)
+
+    monkeypatch.setattr(evacuation, "inside_allocs", meanwhile)
+    assert drain(cell) == 1
+    assert counted(job) == 3
 
 
 def test_failures_of_machines_count_but_are_never_held_back(cell, machine, job) -> None:
