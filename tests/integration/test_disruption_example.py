@@ -7,6 +7,7 @@ import datetime as dt
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from portal.cli import jobfile
 from scheduling.machines.machines import machines_drain
@@ -62,3 +63,21 @@ def test_a_drain_evicts_as_many_as_the_share_and_the_rate_allow(cell, ann, tenan
         row.save()
     turns(cell, Master(cell.id))
     assert (evicted(job), repack_rows.most_down(cell, job)) == (12, 2)
+
+
+def test_a_master_preempts_another_job_when_nothing_of_the_rate_is_left(cell, ann) -> None:
+    small = (
+        rows.a_machine(cell, "m0", capacity=(1_000, *HOST[1:])),
+        rows.a_machine(cell, "m1", capacity=(1_000, *HOST[1:])),
+    )
+    needs = {"limit": {"cpu": 1, "ram": "64Mi", "disk": "64Mi"}}
+    low = world.with_task("low", tasks=1, **needs) | {"priority": 100, "disruption_budget": {"max_disruptions": 1}}
+    other = world.with_task("other", tasks=1, **needs) | {"priority": 110}
+    jobs = [world.submit(ann, cell, file) for file in (low, other)]
+    for job, machine in zip(jobs, small, strict=True):
+        world.bring_up(job, machine)
+    now = timezone.now()
+    DisruptionCount.objects.create(job=jobs[0], began_at=now, at=now, number=1)
+    world.submit(ann, cell, world.with_task("high", tasks=1, **needs) | {"priority": 200})
+    Master(cell.id).run(0.0)
+    assert [evicted(job) for job in jobs] == [0, 1], "without the rate, the task of lower priority is preempted"
