@@ -1,4 +1,4 @@
-"""Sentences about disruption budgets: what a job allows, and what is left of it. Pure."""
+"""Sentences about disruption budgets: what a job allows, and what is left of it."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def budget_sentence(*, down: int, share: str, most: int, window_s: float, words:
     if not parts:
         return ""
     both = words.gettext(" and ").join(parts)
-    return words.gettext("Drains, re-packing and preemption keep to the disruption budget: %(rules)s.") % {
-        "rules": both
-    }
+    text = words.gettext(
+        "Drains and re-packing keep to the disruption budget, and preemption prefers other victims: %(rules)s."
+    )
+    return text % {"rules": both}

@@ -226,8 +226,8 @@ def test_a_changed_budget_takes_effect_at_once_and_the_count_goes_on(cell, machi
     wider = world.a_file(tasks=8, disruption_budget={"max_down": "100%", "max_disruptions": 4, "window_s": 7200})
     plan = plans.job_plan(principal=ann, cell=cell, job_spec=world.read(cell, wider))
     assert plan.notes == (
-        "Drains, re-packing and preemption keep to the disruption budget: at most 8 tasks down at once (100%) and at"
-        " most 4 disruptions within 2 hours.",
+        "Drains and re-packing keep to the disruption budget, and preemption prefers other victims: at most 8 tasks"
+        " down at once (100%) and at most 4 disruptions within 2 hours.",
     )
     submit_and_kill.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, wider))
     job.refresh_from_db()
