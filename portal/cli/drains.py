@@ -173,9 +173,13 @@ def waiting(row: dict[str, Any]) -> str:
 def _used(one: dict[str, Any]) -> str:
     """Return what of the disruption budget of a job is used up."""
     rate = one.get("rate")  # older portals do not send it
-    if rate is None or rate["left"]:
+    if rate is None and one["down"] < one["may"]:
+        return "its disruption budget is used up"
+    if rate is None or rate["left"] >= one["needs"]:
         return f"{one['down']} of {one['may']} down"
-    counted = f"{rate['counted']} of {rate['most']} disruptions in {rate['window_s']:g} s"
+    counted = f"{rate['counted']} of {rate['most']} disruptions within {periods.format_window(rate['window_s'])}"
+    if rate["next_at"] is None:
+        return f"{counted}, {one['needs']} tasks leave together"
     return f"{counted}, next {output.when(rate['next_at'])}"
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import jobfile, output
+from portal.cli import jobfile, output, periods
 from portal.cli.context import (
     CellOption,
     Commands,
@@ -270,7 +270,8 @@ def _kind(answer: dict[str, Any]) -> str:
     if answer["disruption_budget"]:
         parts.append(f"at most {answer['disruption_budget']} disrupted at once")
     if disruptions := answer.get("max_disruptions"):  # older portals do not send it
-        parts.append(f"at most {output.number(disruptions, 'disruption')} in {answer['disruption_window_s']:g} s")
+        window = periods.format_window(answer["disruption_window_s"])
+        parts.append(f"at most {output.number(disruptions, 'disruption')} within {window}")
     if most := answer.get("max_running"):  # older portals do not send it
         parts.append(f"at most {output.number(most, 'task')} at once")
     return "; ".join(parts)

@@ -78,6 +78,15 @@ def duration_s(text: str) -> int | None:
     return int(match[1]) * _UNITS_S[match[2]] if match else None
 
 
+def format_window(seconds: float) -> str:
+    """Return a number of seconds in the largest unit of which it is a multiple, for example `1 hour`."""
+    number = round(seconds)
+    for unit_s, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if number % unit_s == 0:
+            return f"{number // unit_s} {unit}{'' if number == unit_s else 's'}"
+    return f"{number} s"
+
+
 def month(text: str) -> str:
     """Return `text` if it is a month such as `2027-01`. Raises `CommandFailed` otherwise."""
     if not _MONTH.fullmatch(text) or not 1 <= int(text[5:]) <= 12:

@@ -127,8 +127,8 @@ class DrainAdmin(FactsAdmin):
                 (
                     _("%(down)d tasks down, %(may)d may be down; %(tasks)d tasks on this machine")
                     % {"down": one.down, "may": one.may, "tasks": one.tasks}
-                    if one.rate is None or one.rate.left
-                    else rate_sentence(one.rate, Words(_, ngettext))
+                    if one.rate is None or not one.waits_for_rate
+                    else rate_sentence(one.rate, Words(_, ngettext), needs=one.needs)
                 ),
             )
             for one in drain.progress.waiting

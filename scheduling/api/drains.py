@@ -37,8 +37,10 @@ class WaitingSerializer(serializers.Serializer[Any]):
     may = serializers.IntegerField(help_text="Number of the job's tasks that may be down at once.")
     down = serializers.IntegerField(help_text="Number of the job's tasks that are down now.")
     rate = DisruptionRateSerializer(
-        allow_null=True, help_text="Disruptions of the job within a window of time. Null if the job has no such limit."
+        allow_null=True,
+        help_text="Disruptions of the job within a window of time. Null if the job has no such limit, or is hidden.",
     )
+    needs = serializers.IntegerField(help_text="Number of the job's tasks that leave together, in one alloc.")
 
 
 class DrainProgressSerializer(serializers.Serializer[Any]):

@@ -156,7 +156,9 @@ def _format_budget(one: spec.JobSpecification | None) -> str:
         return ""
     limits = one.disruption_limits
     share = limits.max_down if isinstance(limits.max_down, str) else ""
-    return budget_sentence(down=one.budget_down, share=share, most=limits.max_disruptions, window_s=limits.window_s)
+    return budget_sentence(
+        down=one.budget_down, share=share, most=limits.max_disruptions, window_s=limits.window_s, drains=one.max_down()
+    )
 
 
 def _published_changes(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from django.db.models import BooleanField, Count, ExpressionWrapper, QuerySet
+from django.db.models import BooleanField, Count, ExpressionWrapper, Q, QuerySet
 from django.utils import timezone
 
 from quota.vocabulary.permissions import Principal
@@ -33,7 +33,8 @@ class WaitingForBudget:
     of its tasks on the machine wait for this reason.
 
     `down`: how many tasks of the job are down. `may`: how many tasks of the job may be down. `rate`: how many of its
-    tasks were disrupted within a window of time; None if the job has no limit for this.
+    tasks were disrupted within a window of time; None if the job has no limit for this, or if the caller may not see
+    the job. `needs`: how many tasks of the job leave together, in one alloc.
     """
 
     job: str
@@ -41,6 +42,12 @@ class WaitingForBudget:
     may: int
     down: int
     rate: DisruptionRate | None = None
+    needs: int = 1
+
+    @property
+    def waits_for_rate(self) -> bool:
+        """Return whether the tasks wait until disruptions have left the window."""
+        return self.rate is not None and self.rate.left < self.needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,30 +110,35 @@ def progress_of(
             staying[machine] += number
         elif up:
             serving[machine][job] += number
-    inner: dict[int, set[int]] = defaultdict(set)  # alloc set -> the jobs inside its allocs
+    # (machine, alloc set) -> for each of its allocs, how many tasks of each job are up inside it
+    inner: dict[tuple[int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    lodgers = set()
     if any(kind == KIND for *_, kind, _, _ in counted):
         lodged = Task.objects.filter(machine__in=machines, alloc__isnull=False).order_by()
-        for alloc_set, job in lodged.values_list("alloc__job_id", "job_id").distinct():
-            inner[alloc_set].add(job)
-    jobs = {job for there in serving.values() for job in there} | {j for many in inner.values() for j in many}
+        lodged_in = lodged.values_list("machine_id", "alloc__job_id", "alloc_id", "job_id")
+        for machine, alloc_set, alloc, job, number in lodged_in.annotate(number=Count("id", filter=Q(up=True))):
+            inner[machine, alloc_set][alloc][job] = number
+            lodgers.add(job)
+    jobs = {job for there in serving.values() for job in there} | lodgers
     budgets = _budgets(cell, jobs)
     visible = selectors.jobs_of_tenants(principal, cell).filter(pk__in=jobs)
     names = {
         pk: f"{tenant}/{name}" for pk, tenant, name in visible.order_by().values_list("id", "tenant__name", "name")
     }
-    lodgers = {job for many in inner.values() for job in many}
     result = []
     for drain in drains:
         overdue = drain.deadline is not None and drain.deadline <= now
         waiting = []
         if not (overdue and drain.break_budgets) and drain.machine.state == MachineStatus.DRAINING.value:
             for job, number in sorted(serving[drain.machine_id].items()):
-                held = next((j for j in (job, *sorted(inner[job])) if _spent(budgets.get(j))), None)
-                if held is not None and job not in lodgers:
-                    budget = budgets[held]
-                    waiting.append(
-                        WaitingForBudget(names.get(held, HIDDEN), number, budget.may, budget.down, budget.rate)
-                    )
+                if job in lodgers:
+                    continue
+                allocs = list(inner[drain.machine_id, job].values())
+                for held, needs, tasks in _held(job, number, allocs, budgets):
+                    name, budget = names.get(held, HIDDEN), budgets[held]
+                    # The rate of another tenant's job says too much about it.
+                    rate = budget.rate if name != HIDDEN else None
+                    waiting.append(WaitingForBudget(name, tasks, budget.may, budget.down, rate, needs))
         stuck = sum(one.tasks for one in waiting)
         result.append(
             DrainProgress(
@@ -142,8 +154,21 @@ def progress_of(
     return result
 
 
-def _spent(budget: DisruptionBudget | None) -> bool:
-    return budget is not None and budget.used_up
+def _held(
+    job: int, number: int, allocs: Sequence[Mapping[int, int]], budgets: Mapping[int, DisruptionBudget]
+) -> list[tuple[int, int, int]]:
+    """Return what holds the tasks of a job on a machine: (job whose budget holds them, how many tasks of that job leave
+    together, how many tasks of `job` wait for it). `number`: how many tasks of `job` are up there. `allocs`: if they
+    are allocs, how many tasks of each job are up in each alloc that is not empty.
+    """
+    if job in budgets and budgets[job].used_up:
+        return [(job, 1, number)]
+    waits: Counter[tuple[int, int]] = Counter()
+    for inside in allocs:
+        held = next((j for j, up in sorted(inside.items()) if up and j in budgets and not budgets[j].allows(up)), None)
+        if held is not None:
+            waits[held, inside[held]] += 1
+    return [(held, needs, tasks) for (held, needs), tasks in sorted(waits.items())]
 
 
 def _budgets(cell: Cell, jobs: set[int]) -> dict[int, DisruptionBudget]:

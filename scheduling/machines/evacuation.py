@@ -9,7 +9,7 @@ a cause: the event with which the machine became down or draining.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
@@ -75,26 +75,31 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
     budgets = Budgets(jobs, patience_s)
     # Tasks of jobs without budget left are not read, so that they do not take the places of other tasks in the chunk.
     may = Q(up=False) | Q(job_id__in=budgets.open()) | Q(machine_id__in=overdue)
-    candidates = list(here.filter(may)[: journal.CHUNK])
-    inside = inside_allocs(candidates)
+    leaving = _allowed(list(here.filter(may)[: journal.CHUNK]), budgets, overdue)[:limit]
 
-    def allowed(tasks: Sequence[Task], budgets: Budgets) -> list[Task]:
-        leaving = []
-        for task in tasks:
-            with_it = inside.get(task.id, {})
-            if task.machine_id in overdue:
-                budgets.spend(task, with_it)
-            elif not budgets.take(task, with_it):
-                continue
-            leaving.append(task)
-        return leaving
+    def still() -> list[Task]:
+        # Meanwhile, tasks may have come up, and failures and other processes may have used up budgets. Under the cell's
+        # lock, nothing of this changes.
+        again = here.filter(pk__in=[task.id for task in leaving])
+        return _allowed(list(again), Budgets(jobs_concerned(again), patience_s), overdue)
 
-    leaving = allowed(candidates, budgets)[:limit]
-    theirs = {task.job_id for task in leaving}.union(*(inside.get(task.id, {}) for task in leaving))
-    # Failures and other processes may have used up budgets since they were read. Under the cell's lock, none can.
-    return _evict(
-        cell_id, leaving, EvictionCause.MACHINE_SHUTDOWN, still=lambda: allowed(leaving, Budgets(theirs, patience_s))
-    )
+    return _evict(cell_id, leaving, EvictionCause.MACHINE_SHUTDOWN, still)
+
+
+def _allowed(tasks: Sequence[Task], budgets: Budgets, overdue: Collection[int]) -> list[Task]:
+    """Return the tasks that may be evicted now, and count them against the budgets. `overdue`: the machines on which no
+    budget applies.
+    """
+    inside = inside_allocs(tasks)
+    leaving = []
+    for task in tasks:
+        with_it = inside.get(task.id, {})
+        if task.machine_id in overdue:
+            budgets.spend(task, with_it)
+        elif not budgets.take(task, with_it):
+            continue
+        leaving.append(task)
+    return leaving
 
 
 def jobs_concerned(here: QuerySet[Task]) -> set[int]:

@@ -144,14 +144,17 @@ def _recheck(
     may_start = _may_start({a.job_id for a in assignments} & bounded)
     if not touched and not left and not unfreed and not braked and not may_start:
         return list(assignments), []
-    limited = _with_budgets(touched.disrupted & {job for a in assignments for job, _ in a.victims})
+    victims = {task_id(*victim) for a in assignments for victim in a.victims}
+    inner = _inner_jobs(victims, touched.disrupted)
+    jobs = {job for a in assignments for job, _ in a.victims}.union(*inner.values())
+    limited = _with_budgets(touched.disrupted & jobs)
     broken = {
         position
         for position, a in enumerate(assignments)
         if touched.breaks(a)
         or (braked and a.victims)
         or (a.alloc and (a.alloc, a.machine_id) in left)
-        or any(job in limited for job, _ in a.victims)
+        or any(job in limited or inner.get(task_id(job, index), set()) & limited for job, index in a.victims)
     }
     for position, a in enumerate(assignments):
         if a.job_id in may_start and position not in broken:
@@ -169,6 +172,16 @@ def _may_start(jobs: set[int]) -> dict[int, int]:
         return {}
     rows = Job.objects.filter(pk__in=jobs, max_running__gt=0).order_by()
     return {job: most - running for job, most, running in rows.values_list("id", "max_running", "tasks_running")}
+
+
+def _inner_jobs(victims: set[int], jobs: set[int]) -> dict[int, set[int]]:
+    """Return which of `jobs` have tasks inside those of `victims` (task ids) that are allocs, by the alloc's task id."""
+    result: dict[int, set[int]] = {}
+    if victims and jobs:
+        rows = Task.objects.filter(alloc_id__in=victims, job_id__in=jobs).order_by().values_list("alloc_id", "job_id")
+        for alloc, job in rows:
+            result.setdefault(alloc, set()).add(job)
+    return result
 
 
 def _with_budgets(jobs: set[int]) -> set[int]:

@@ -139,6 +139,8 @@ def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) 
     kinds = expected.group(1).split(" | ") if expected else []
     cure = f"; give {', or '.join(_GIVE[kind] for kind in kinds)}" if kinds and _GIVE.keys() >= set(kinds) else ""
     cure = f"; one of {', '.join(Relation)}" if inner.endswith(".relation") else cure
+    if inner == "disruption_budget":
+        cure = "; give a number such as 2, a share such as '10%', or fields such as max_down"
     problems.add(path or "file", text[0].lower() + text[1:] + cure)
     return inner, ""
 

@@ -130,7 +130,8 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     for name, value in msgspec.structs.asdict(file.spread).items():
         problems.number(f"spread.{name}", value, 0, MAX_TASKS)
     _check_update(file.update, problems)
-    check_budget(file.disruption_budget, problems)
+    at_once = 0 if limits.bands is None else min(file.tasks, file.max_running or file.tasks)
+    check_budget(file.disruption_budget, problems, at_once=at_once)
     _check_max_running(file, problems)
     if file.preemption_delay_s is not None:
         problems.number("preemption_delay_s", file.preemption_delay_s, 0, MAX_DELAY_S)

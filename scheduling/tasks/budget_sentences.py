@@ -22,9 +22,17 @@ def format_window(seconds: float, words: Words = ENGLISH) -> str:
     return words.gettext("%(number)d s") % {"number": number}
 
 
-def rate_sentence(rate: DisruptionRate, words: Words = ENGLISH) -> str:
-    """Return how many disruptions of a job are left now, and when the next one is possible."""
+def rate_sentence(rate: DisruptionRate, words: Words = ENGLISH, *, needs: int = 1) -> str:
+    """Return how many disruptions of a job are left now, and when the next one is possible. `needs`: how many tasks
+    have to leave together.
+    """
     window = format_window(rate.window_s, words)
+    if 0 < rate.left < needs:
+        text = words.gettext(
+            "%(needs)d tasks in an alloc leave together, and %(left)d of %(most)d disruptions within %(window)s are"
+            " left (disruption_budget.max_disruptions)."
+        )
+        return text % {"needs": needs, "left": rate.left, "most": rate.most, "window": window}
     if rate.left or rate.next_at is None:
         text = words.gettext(
             "%(left)d of %(most)d disruptions within %(window)s are left (disruption_budget.max_disruptions)."
@@ -42,8 +50,9 @@ def format_time(at: dt.datetime) -> str:
     return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def budget_sentence(*, down: int, share: str, most: int, window_s: float, words: Words = ENGLISH) -> str:
-    """Return what the disruption budget of a job allows. `down`: how many tasks may be down at once; 0: no limit.
+def budget_sentence(*, down: int, share: str, most: int, window_s: float, drains: int, words: Words = ENGLISH) -> str:
+    """Return what the disruption budget of a job allows. `down`: how many tasks may be down at once; 0: no limit of the
+    budget, so drains may have `drains` tasks down.
     `share`: the share of the tasks that this is, such as `10%`; empty if the job file has a number. `most`: how many
     disruptions may happen within `window_s` seconds; 0: no limit. The result is empty if nothing is limited.
     """
@@ -62,4 +71,8 @@ def budget_sentence(*, down: int, share: str, most: int, window_s: float, words:
     text = words.gettext(
         "Drains and re-packing keep to the disruption budget, and preemption prefers other victims: %(rules)s."
     )
-    return text % {"rules": both}
+    sentence = text % {"rules": both}
+    if not down:
+        other = words.gettext("Drains may have %(drains)d tasks down at once (update.max_down).")
+        sentence += " " + other % {"drains": drains}
+    return sentence

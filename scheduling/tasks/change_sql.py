@@ -23,9 +23,10 @@ class TaskBefore:
     incarnation: int
     ports: Sequence[int]
     up: bool
+    phase: str
 
 
-_BEFORE = "t.id, t.job_id, t.index, t.state, t.machine_id, t.incarnation, t.ports, t.up"
+_BEFORE = "t.id, t.job_id, t.index, t.state, t.machine_id, t.incarnation, t.ports, t.up, t.phase"
 SAME_INCARNATION = "t.state = 'running' AND a.number = t.incarnation"
 
 

@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from django.db.models import Count, F
+from django.db.models import Count
 
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.journal.sql import query
-from scheduling.models import JobSpec, Task
-from scheduling.spec import parser
+from scheduling.models import Task
 from scheduling.tasks.disruption_rates import DisruptionRate, rates_of_cell, rates_of_jobs
 
 _DOWN = (
@@ -23,6 +22,14 @@ _DOWN = (
 _IS_DOWN = (
     "t.state <> 'dead' AND ((t.up AND m.state = 'down') OR (NOT t.up"
     " AND t.incarnation > 0 AND t.since > now() - make_interval(secs => %s)))"
+)
+# As `JobSpecification.may_be_down`. It reads no spec completely, because drains read many budgets each second.
+_BUDGETS = (
+    "SELECT j.id, j.max_disruptions > 0,"
+    " coalesce(nullif(j.disruption_budget, 0), nullif((s.spec->'update'->>'max_down')::int, 0),"
+    " greatest(1, (s.spec->>'tasks')::int / 10)), coalesce(d.number, 0)"
+    " FROM scheduling_job AS j JOIN scheduling_jobspec AS s ON s.job_id = j.id AND s.version = j.spec_version"
+    f" LEFT JOIN ({_DOWN} WHERE {{tasks}} AND {_IS_DOWN} GROUP BY t.job_id) AS d ON d.job_id = j.id WHERE {{jobs}}"
 )
 
 
@@ -39,7 +46,14 @@ class DisruptionBudget:
     @property
     def used_up(self) -> bool:
         """Return whether no further task may be evicted now."""
-        return self.down >= self.may or (self.rate is not None and not self.rate.left)
+        return not self.allows(1)
+
+    def allows(self, number: int) -> bool:
+        """Return whether `number` more tasks may be evicted together now. All tasks of an alloc leave together, so they
+        may exceed a budget of which nothing has been used.
+        """
+        down = self.may - self.down >= number or not self.down
+        return down and (self.rate is None or self.rate.left >= number or not self.rate.counted)
 
 
 class Budgets:
@@ -51,22 +65,13 @@ class Budgets:
     """
 
     def __init__(self, job_ids: set[int], patience_s: float) -> None:
-        """Read the disruption budgets of the jobs, and how many of their tasks are down. Makes two queries, and one
+        """Read the disruption budgets of the jobs, and how many of their tasks are down. Makes one query, and one
         more if a job limits its disruptions within a window of time.
         """
-        found = query(
-            f"{_DOWN} WHERE t.job_id = ANY(%s) AND {_IS_DOWN} GROUP BY t.job_id", [sorted(job_ids), patience_s]
-        )
-        down = dict(found)
-        current = JobSpec.objects.filter(job_id__in=job_ids, version=F("job__spec_version"))
-        may: dict[int, int] = {}
-        limited = set()
-        for row in current.select_related("job__cell").order_by():
-            may[row.job_id] = parser.load(row.spec, extra=row.job.cell.extra_resources).may_be_down()
-            if row.job.max_disruptions:
-                limited.add(row.job_id)
-        rates = rates_of_jobs(limited)
-        self.of = {job: DisruptionBudget(most, down.get(job, 0), rates.get(job)) for job, most in may.items()}
+        ids = sorted(job_ids)
+        found = query(_BUDGETS.format(tasks="t.job_id = ANY(%s)", jobs="j.id = ANY(%s)"), [ids, patience_s, ids])
+        rates = rates_of_jobs([job for job, rated, *_ in found if rated])
+        self.of = {job: DisruptionBudget(may, down, rates.get(job)) for job, _, may, down in found}
         self._left = defaultdict(int, {job: budget.may - budget.down for job, budget in self.of.items()})
         self._untouched = {job for job, budget in self.of.items() if not budget.down}
         self._rate_left = {job: rate.left for job, rate in rates.items()}
@@ -111,15 +116,9 @@ def budgets_of_cell(cell_id: int, patience_s: float) -> dict[int, DisruptionBudg
     reads no spec completely.
     """
     rates = rates_of_cell(cell_id)
-    rows = query(
-        "SELECT j.id, coalesce(nullif(j.disruption_budget, 0), nullif((s.spec->'update'->>'max_down')::int, 0),"
-        " greatest(1, (s.spec->>'tasks')::int / 10)), coalesce(d.number, 0)"
-        " FROM scheduling_job AS j JOIN scheduling_jobspec AS s ON s.job_id = j.id AND s.version = j.spec_version"
-        f" LEFT JOIN ({_DOWN} WHERE t.cell_id = %s AND {_IS_DOWN} GROUP BY t.job_id) AS d ON d.job_id = j.id"
-        " WHERE j.cell_id = %s AND j.state <> 'dead'",
-        [cell_id, patience_s, cell_id],
-    )
-    return {job: DisruptionBudget(may, down, rates.get(job)) for job, may, down in rows}
+    statement = _BUDGETS.format(tasks="t.cell_id = %s", jobs="j.cell_id = %s AND j.state <> 'dead'")
+    rows = query(statement, [cell_id, patience_s, cell_id])
+    return {job: DisruptionBudget(may, down, rates.get(job)) for job, _, may, down in rows}
 
 
 def _costs(task: Task, inside: Mapping[int, int]) -> dict[int, int]:

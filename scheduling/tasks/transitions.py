@@ -119,7 +119,9 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
     depart(entry, [(was, e.cause, e.preemptor, e.notice_s) for was in evicted if not (e := by_id[was.task_id]).gone])
     _avoid(entry, [was for was in evicted if by_id[was.task_id].avoid])
     counts.store(entry)
-    disruptions_count(entry, [was.job_id for was in evicted if was.up and by_id[was.task_id].disrupts])
+    # A machine that is short of memory reports that the task is stopping before it reports the end of the task.
+    served = [was for was in evicted if was.up or was.phase == Phase.STOPPING.value]
+    disruptions_count(entry, [was.job_id for was in served if by_id[was.task_id].disrupts])
     return evicted
 
 

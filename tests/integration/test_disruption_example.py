@@ -49,7 +49,7 @@ def test_a_drain_evicts_as_many_as_the_share_and_the_rate_allow(cell, ann, tenan
     assert (evicted(job), repack_rows.most_down(cell, job)) == (6, 2)
     turns(cell, Master(cell.id), 2)
     assert evicted(job) == 6, "the next master starts with the count of the first"
-    assert "ubar/shop (6 of 6 disruptions in 3600 s, next " in sre.out("drains")
+    assert "ubar/shop (6 of 6 disruptions within 1 hour, next " in sre.out("drains")
     told = "No disruption is left: 6 tasks were disrupted within 1 hour, and the job allows 6"
     assert told in me.get(f"{api}/jobs/ubar/shop/why/").text
     shown = me.get(f"{api}/jobs/ubar/shop/").json()

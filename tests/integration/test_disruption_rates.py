@@ -12,7 +12,7 @@ from django.utils import timezone
 from scheduling.admin.drains_and_brakes import DrainAdmin
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
-from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.core.vocabulary.states import EvictionCause, Observation
 from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.jobs import plans, submit_and_kill, updates
 from scheduling.jobs.why import rate_sentences
@@ -23,7 +23,8 @@ from scheduling.master.commit import commit
 from scheduling.models import DisruptionCount, Drain, Job, Repacking, Task
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.repacking import limits
-from scheduling.tasks import disruption_rates, transitions
+from scheduling.tasks import disruption_rates, reported_states, transitions
+from scheduling.tasks.budget_sentences import rate_sentence
 from scheduling.tasks.disruption_budgets import budgets_of_cell
 from tests.integration import rows, world
 
@@ -93,10 +94,10 @@ def test_a_disruption_counts_for_the_window_to_the_end(cell, machine, job) -> No
     draining(machine)
     assert drain(cell) == 3
     up_again(job, rows.a_machine(cell, "m2"))
-    later(3590)
+    later(3400)
     assert drain(cell) == 0
-    assert 0 < (disruption_rates.rates_of_jobs([job.id])[job.id].next_at - timezone.now()).total_seconds() < 11
-    later(11)
+    assert 0 < (disruption_rates.rates_of_jobs([job.id])[job.id].next_at - timezone.now()).total_seconds() < 201
+    later(201)
     assert drain(cell) == 3
     assert DisruptionCount.objects.count() == 1, "rows that have left the window are deleted"
 
@@ -109,7 +110,7 @@ def test_slots_bound_the_rows_and_give_the_time_of_the_next_disruption(cell, mac
         DisruptionCount.objects.create(job=job, began_at=at, at=at, number=number)
     rate = disruption_rates.rates_of_jobs([job.id])[job.id]
     assert (rate.counted, rate.left) == (4, 0)
-    assert abs((rate.next_at - now).total_seconds() - 1800) < 5
+    assert abs((rate.next_at - now).total_seconds() - 1800) < 100
     DisruptionCount.objects.all().delete()
     disrupt(job, 0, 1, 2)
     assert (DisruptionCount.objects.count(), counted(job)) == (1, 3)
@@ -211,13 +212,54 @@ def test_a_plan_is_not_committed_after_others_have_disrupted_the_job(cell, machi
     assert [a.job_id for a in commit(cell.id, decided, principal=rows.ME).refused] == [high.id]
 
 
-def test_the_next_master_counts_what_the_one_before_caused(cell, machine, job) -> None:
-    """The rate is read from rows, so it does not matter which process evicted the tasks."""
+def test_tasks_that_come_up_while_a_drain_waits_for_the_lock_count(cell, machine, job, monkeypatch) -> None:
+    """The drain has chosen tasks that were not up, and so use no budget. They come up before it evicts them."""
+    world.report(job, *range(8), up=False)
+    Task.objects.filter(job=job).update(since=timezone.now() - dt.timedelta(days=1))
     draining(machine)
-    drain(cell)
-    assert disruption_rates.rates_of_cell(cell.id)[job.id].left == 0
-    submit_and_kill.job_kill(principal=rows.ME, job=job)
-    assert disruption_rates.rates_of_cell(cell.id) == {}
+    choose, calls = evacuation.inside_allocs, []
+
+    def meanwhile(tasks):
+        calls.append(len(tasks))
+        if len(calls) == 1:
+            world.report(job, *range(8))
+        return choose(tasks)
+
+    monkeypatch.setattr(evacuation, "inside_allocs", meanwhile)
+    assert drain(cell) == 3
+    assert (calls, counted(job)) == ([8, 8], 3)
+
+
+def test_an_alloc_that_waits_for_the_rate_is_shown_as_waiting(cell, machine, ann) -> None:
+    shelf = {"name": "shelf", "kind": "AllocSet", "priority": 200, "tasks": 1, "task": {"limit": {"cpu": 1}}}
+    shelf = world.submit(ann, cell, shelf)
+    rate = {"max_down": 10, "max_disruptions": 3}
+    web = world.submit(ann, cell, world.a_file("web", tasks=3, alloc_set="shelf", disruption_budget=rate))
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_place(entry, [Assignment(shelf.id, 0, machine.id)])
+    world.report(shelf, 0)
+    inner = [Assignment(web.id, i, machine.id, ports=(20_000 + i,), alloc=task_id(shelf.id, 0)) for i in range(3)]
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_place(entry, inner)
+    world.report(web, 0, 1, 2)
+    now = timezone.now()
+    DisruptionCount.objects.create(job=web, began_at=now, at=now, number=1)
+    draining(machine)
+    assert drain(cell) == 0
+    (progress,) = progress_of(rows.ME, cell, list(drains_of(cell)))
+    (waiting,) = progress.waiting
+    assert (waiting.job, waiting.needs, waiting.rate.left, waiting.waits_for_rate) == ("ubar/web", 3, 2, True)
+    assert rate_sentence(waiting.rate, needs=3).startswith("3 tasks in an alloc leave together, and 2 of 3 disruptions")
+    DisruptionCount.objects.all().delete()
+    assert drain(cell) == 4
+
+
+def test_a_task_that_its_machine_stops_for_lack_of_memory_is_disrupted(cell, job) -> None:
+    """The machine reports that the task is stopping before it reports its end."""
+    with journal.write(cell.id, rows.ME) as entry:
+        reported_states.tasks_observe(entry, [Observation(task_id(job.id, 0), 1, "stopping", "unknown", up=False)])
+    disrupt(job, 0, cause=EvictionCause.OUT_OF_RESOURCES)
+    assert counted(job) == 1
 
 
 def test_a_changed_budget_takes_effect_at_once_and_the_count_goes_on(cell, machine, ann, job) -> None:

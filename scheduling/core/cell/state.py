@@ -87,6 +87,7 @@ class CellState(MachineSums):
     def limit_disruptions(self, left: Mapping[int, int]) -> None:
         """Set how many more tasks a pass may preempt of each job that limits its disruptions within a window of time.
         `left`: by job id. These numbers change with the time, so the events do not contain them.
+        Each change lets the next pass decide again.
         """
         if left != self.tasks.disruptions_left:
             self.tasks.disruptions_left = left

@@ -163,7 +163,8 @@ def _budgets(tasks: TaskTable) -> Ints32:
 def _sheltered(tasks: TaskTable, budget: Ints32) -> NDArray[np.bool_]:
     """Return an array [T]: whether each task is an alloc that must not be evicted, because its eviction would exceed a
     disruption budget. This is so if the tasks of one job inside the alloc are more than the job's budget now allows to
-    be down. `budget`: as `_budgets` returns it.
+    be down, or if they are more than is left after the allocs in earlier slots, because a pass may preempt several
+    allocs. `budget`: as `_budgets` returns it.
     """
     result = np.zeros(len(tasks.id), dtype=np.bool_)
     if not (tasks.budgets or tasks.disruptions_left):
@@ -171,7 +172,14 @@ def _sheltered(tasks: TaskTable, budget: Ints32) -> NDArray[np.bool_]:
     inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
     inside = inside[budget[tasks.job[inside]] != NO_BUDGET]
     pairs, number = np.unique(tasks.alloc[inside].astype(np.int64) << 32 | tasks.job[inside], return_counts=True)
-    result[(pairs >> 32)[number > budget[pairs & 0xFFFFFFFF]]] = True
+    alloc, job = pairs >> 32, pairs & 0xFFFFFFFF
+    alone = number <= budget[job]
+    result[alloc[~alone]] = True
+    order = np.flatnonzero(alone)[np.argsort(job[alone], kind="stable")]
+    total = np.cumsum(number[order])
+    first = np.diff(job[order], prepend=-1) != 0
+    before = (total - number[order])[first][np.cumsum(first) - 1] if len(order) else total
+    result[alloc[order][total - before > budget[job[order]]]] = True
     return result
 
 

@@ -67,6 +67,8 @@ def with_archived(rows: Iterable[Job | ArchivedJob]) -> list[Job]:
                 tasks[row["collection_id"], row["number"]] = msgspec.json.decode(row["data"])["spec"]["tasks"]
     read = {job.id: job for job in read_models(Job, _AS_ROWS, [f"[{','.join(jobs)}]"])}
     for job in read.values():
+        # Files from before release 0061 of the tables lack these columns.
+        job.max_disruptions, job.disruption_window_s = job.max_disruptions or 0, job.disruption_window_s or 3600.0
         job.tasks_wanted, job.open_updates = tasks[job.id, job.spec_version], []  # type: ignore[attr-defined]
     merged = [read.get(row.id) if isinstance(row, ArchivedJob) else row for row in found]
     return [job for job in merged if job is not None]

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
@@ -14,6 +15,8 @@ from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.spec.field_errors import Problems
 
 LEAST_WINDOW_S, MAX_WINDOW_S, WINDOW_S = 60, 7 * 86_400, 3_600.0
+# Drains must be able to move all tasks of a job within this time. Otherwise the repair of machines would never end.
+MOVED_WITHIN_S = 14 * 86_400
 PATH = "disruption_budget"
 _SHARE = re.compile(r"([1-9][0-9]?|100)%")
 
@@ -54,17 +57,27 @@ def tasks_down(max_down: int | str, tasks: int) -> int:
     return max(1, -(-tasks * percent // 100))
 
 
-def check_budget(budget: DisruptionBudget, problems: Problems) -> None:
-    """Add a problem for each part of a budget that is not valid."""
+def check_budget(budget: DisruptionBudget, problems: Problems, *, at_once: int) -> None:
+    """Add a problem for each part of a budget that is not valid. `at_once`: how many tasks of the job run at once; 0
+    for a stored spec, whose rate was checked before.
+    """
     limits = limits_of(budget)
     path = f"{PATH}.max_down" if isinstance(budget, DisruptionLimits) else PATH
     if isinstance(limits.max_down, int):
         problems.number(path, limits.max_down, 0, MAX_TASKS)
     elif not _SHARE.fullmatch(limits.max_down):
-        detail = "is not a number or a share of the tasks; give a number such as 2, or a share from '1%' to '100%'"
+        detail = "is not a share of the tasks; give a number without quotes such as 2, or a share from '1%' to '100%'"
         problems.add(path, f"{limits.max_down[:64]!r} {detail}")
     problems.number(f"{PATH}.max_disruptions", limits.max_disruptions, 0, MAX_TASKS)
     problems.number(f"{PATH}.window_s", limits.window_s, LEAST_WINDOW_S, MAX_WINDOW_S)
+    if limits.max_disruptions > 0 and at_once * limits.window_s > MOVED_WITHIN_S * limits.max_disruptions:
+        least = math.ceil(at_once * limits.window_s / MOVED_WITHIN_S)
+        days = MOVED_WITHIN_S // 86_400
+        detail = (
+            f"{limits.max_disruptions} within {limits.window_s:g} s is too few: drains could not move all {at_once}"
+            f" tasks within {days} days; give at least {least}, or a shorter window"
+        )
+        problems.add(f"{PATH}.max_disruptions", detail)
     if not limits.max_disruptions and limits.window_s != WINDOW_S:
         detail = "a window needs a number of disruptions; set disruption_budget.max_disruptions, or remove this field"
         problems.add(f"{PATH}.window_s", detail)
