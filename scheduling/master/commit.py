@@ -9,7 +9,7 @@ are still valid. So any number of schedulers can work on one cell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from django.db.models import Q
@@ -174,8 +174,10 @@ def _may_start(jobs: set[int]) -> dict[int, int]:
     return {job: most - running for job, most, running in rows.values_list("id", "max_running", "tasks_running")}
 
 
-def _inner_jobs(victims: set[int], jobs: set[int]) -> dict[int, set[int]]:
-    """Return which of `jobs` have tasks inside those of `victims` (task ids) that are allocs, by the alloc's task id."""
+def _inner_jobs(victims: Collection[int], jobs: set[int]) -> dict[int, set[int]]:
+    """Return which of `jobs` have tasks inside those of `victims` (task ids) that are allocs, by task id of
+    the alloc.
+    """
     result: dict[int, set[int]] = {}
     if victims and jobs:
         rows = Task.objects.filter(alloc_id__in=victims, job_id__in=jobs).order_by().values_list("alloc_id", "job_id")

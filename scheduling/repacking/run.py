@@ -165,6 +165,20 @@ def _changed(step: RepackingStep, own: set[int], movable: MovableTasks, jobs: di
         job = state.tasks.job_at[state.tasks.job[kept[0]]]
         why = jobs[job.id].kept if job is not None and job.id in jobs else ""
         return f"task {_format_task(state, jobs, kept[0])} must not move now: {why or 'its job has changed'}"
+    return _beyond_rate(movable, jobs, here)
+
+
+def _beyond_rate(movable: MovableTasks, jobs: dict[int, JobLimits], here: Slots) -> str:
+    """Return why the tasks `here` exceed the rate of disruptions of their jobs, or an empty text. Without this check,
+    the step would wait for the window, half done.
+    """
+    slots, numbers = np.unique(movable.state.tasks.job[here], return_counts=True)
+    for slot, number in zip(slots.tolist(), numbers.tolist(), strict=True):
+        job = movable.state.tasks.job_at[slot]
+        limits = jobs.get(job.id) if job is not None else None
+        rate = limits.budget.rate if limits is not None else None
+        if limits is not None and rate is not None and rate.left < number:
+            return f"{number} tasks of job {limits.name} would move, and {rate.left} of its disruptions are left"
     return ""
 
 

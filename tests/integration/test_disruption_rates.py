@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -20,13 +21,14 @@ from scheduling.journal import journal
 from scheduling.machines import evacuation, machines
 from scheduling.machines.drain_progress import drains_of, progress_of
 from scheduling.master.commit import commit
+from scheduling.master.loop import Master
 from scheduling.models import DisruptionCount, Drain, Job, Repacking, Task
 from scheduling.policy.cell_settings import CellSettings
-from scheduling.repacking import limits
+from scheduling.repacking import limits, repackings
 from scheduling.tasks import disruption_rates, reported_states, transitions
 from scheduling.tasks.budget_sentences import rate_sentence
 from scheduling.tasks.disruption_budgets import budgets_of_cell
-from tests.integration import rows, world
+from tests.integration import repack_rows, rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -287,3 +289,48 @@ def test_why_says_how_many_disruptions_are_left(cell, machine, ann, job) -> None
     disrupt(job, 1, 2, 3, 4)
     (told,) = rate_sentences(job)
     assert told.startswith("No disruption is left: 5 tasks were disrupted within 1 hour, and the job allows 3")
+
+
+def test_the_window_is_right_for_any_times_and_numbers(cell, job) -> None:
+    """Compare the count and the time of the next disruption with a list of all disruptions."""
+    rng = random.Random(2011)
+    now = timezone.now()
+    for _ in range(12):
+        window_s, most = rng.choice([60.0, 600.0, 5_000.0]), rng.randint(1, 6)
+        Job.objects.filter(pk=job.pk).update(max_disruptions=most, disruption_window_s=window_s)
+        ages = sorted({rng.uniform(0.1, 1.6) * window_s for _ in range(rng.randint(0, 8))})
+        slots = [(now - dt.timedelta(seconds=age), rng.randint(1, 3)) for age in ages]
+        DisruptionCount.objects.all().delete()
+        DisruptionCount.objects.bulk_create(
+            DisruptionCount(job=job, began_at=at, at=at, number=number) for at, number in slots
+        )
+        window = dt.timedelta(seconds=window_s)
+        late = timezone.now() - window
+        inside = [(at, number) for at, number in slots if at > late]
+        rate = disruption_rates.rates_of_jobs([job.id])[job.id]
+        if any(abs((at - late).total_seconds()) < 1.0 for at, _ in slots):
+            continue  # it leaves the window while the test runs
+        assert rate.counted == sum(number for _, number in inside)
+        assert disruption_rates.left_in_cell(cell.id) == {job.id: rate.left}
+        ends = sorted(at + window for at, _ in inside)
+        free = (end for end in ends if sum(number for at, number in inside if at + window > end) < most)
+        assert rate.next_at == (None if rate.left else next(free))
+    Job.objects.filter(pk=job.pk).update(max_disruptions=3, disruption_window_s=3600.0)
+
+
+def test_a_step_of_a_re_packing_beyond_the_rate_is_skipped(cell, ann) -> None:
+    rate = {"max_down": 10, "max_disruptions": 4}
+    job, _ = repack_rows.scattered(ann, cell, machines=4, disruption_budget=rate)
+    master = Master(cell.id)
+    row = repack_rows.plan(cell, machines=1, job_share=1.0)
+    master.run(0.0)
+    row.refresh_from_db()
+    assert (row.state, row.moves) == ("planned", 2)
+    now = timezone.now()
+    DisruptionCount.objects.create(job=job, began_at=now, at=now, number=3)
+    repackings.repacking_start(principal=rows.ME, cell=cell, number=row.pk)
+    for _ in range(3):
+        master.run(0.0)
+    details = list(row.steps.filter(state="skipped").values_list("detail", flat=True))
+    assert "2 tasks of job ubar/web would move, and 1 of its disruptions are left" in details
+    assert repack_rows.evictions(cell) == {}
