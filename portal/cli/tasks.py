@@ -10,6 +10,7 @@ import typer
 
 from portal.cli import output
 from portal.cli.context import CellOption, Commands, Context, JobArgument, JobReference, iso_time, split_index
+from portal.cli.cures import show_cures
 from portal.cli.failure import CommandFailed, bad_usage
 
 app = Commands()
@@ -70,11 +71,13 @@ def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
 
 @app.command()
 def why(session: Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")]) -> None:
-    """Explain why a job or task is pending, or why a task runs on its machine."""
+    """Explain why a job or task is pending, and what would help, or why a task runs on its machine."""
     named, index = split_index(name)
-    answer = session.client.get(f"{session.job(named).path}why/", index=index)
+    path = session.job(named).path
+    answer = session.client.get(f"{path}why/", index=index)
+    waits = answer["state"] == "pending" or answer["verdicts"]
     if session.json:
-        return output.as_json(answer)
+        return output.as_json({**answer, "cures": _cures(session, path, index)} if waits else answer)
     for sentence in answer["sentences"]:
         output.say(sentence)
     placement = answer["placement"]
@@ -91,7 +94,20 @@ def why(session: Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")
             [(other["machine"], f"{other['score']:.3f}") for other in placement["runners_up"]],
             empty="",
         )
+    if waits and (cures := _cures(session, path, index)) is not None:
+        show_cures(cures)
     return None
+
+
+def _cures(session: Context, path: str, index: int | None) -> dict[str, Any] | None:
+    """Return what would let the pending tasks start. Return None if the portal cannot say it, or is too old."""
+    try:
+        answer: dict[str, Any] = session.client.get(f"{path}cures/", index=index)
+    except CommandFailed as failure:
+        if failure.code != "not-found":
+            output.remark(f"the changes that would help could not be found: {failure.detail}")
+        return None
+    return answer
 
 
 @app.command()

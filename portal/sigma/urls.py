@@ -6,7 +6,7 @@ from django.urls import path
 
 from portal.sigma import cells, home, names, notices, sign_in, tokens
 from portal.sigma.history import event, past_cell
-from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update, workflows
+from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update, why, workflows
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
 from portal.sigma.shop import pages as shop
 from portal.sigma.shop import quote
@@ -31,6 +31,7 @@ urlpatterns = [
     path(_JOB + "kill/", job.kill, name="kill"),
     path(_JOB + "events/", events.events, name="job_events"),
     path(_JOB + "update/", update.update, name="update"),
+    path(_JOB + "cures/", why.cures, name="cures"),
     path(_JOB + "undo/", job.undo, name="undo"),
     path(_JOB + "scale/", actions.scale, name="scale"),
     path(_JOB + "accept/", actions.accept, name="accept"),

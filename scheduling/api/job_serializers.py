@@ -12,6 +12,7 @@ from scheduling.api.cell_serializers import ConfirmSerializer
 from scheduling.api.fields import JobHealthField, JobKindField, LifeField, Quantities, Texts, UpdateStateField
 from scheduling.api.job_file_schema import JobFileSerializer
 from scheduling.jobs.health import health_of, with_health
+from scheduling.jobs.submission.revisions import revision_of
 from scheduling.models import Job, JobDependency, JobSpec, Update
 
 
@@ -182,10 +183,14 @@ class JobDetailSerializer(JobSerializer):
 
     why = serializers.ListField(child=serializers.CharField(), source="told")
     spec = JobFileSerializer(source="file")
+    job_revision = serializers.SerializerMethodField(help_text="For `If-Revision`: the revision of the job as it is.")
 
     class Meta(JobSerializer.Meta):
-        fields = [*JobSerializer.Meta.fields, "after", "why", "spec"]
+        fields = [*JobSerializer.Meta.fields, "after", "why", "spec", "job_revision"]
         read_only_fields = fields
+
+    def get_job_revision(self, row: Job) -> str:
+        return revision_of(row)
 
 
 class VersionSerializer(ReadSerializer):

@@ -84,11 +84,11 @@ def channel(cell_id: int) -> str:
 
 class Waiter:
     """Waits for wake-ups: messages that the journal of one of the given cells has a new revision. While Redis is
-    unreachable, it only waits for a fixed time.
+    unreachable, it only waits for a fixed time. `also`: further channels whose messages end the wait.
     """
 
-    def __init__(self, cell_ids: Iterable[int]) -> None:
-        self._channels = [channel(cell_id) for cell_id in cell_ids]
+    def __init__(self, cell_ids: Iterable[int], *, also: Iterable[str] = ()) -> None:
+        self._channels = [*(channel(cell_id) for cell_id in cell_ids), *also]
         # One of its own: while Redis stands still, who waits for news must not wait for Redis.
         self._redis = redis_clients.client(
             settings.BORG_REDIS_URL, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None

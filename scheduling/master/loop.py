@@ -41,6 +41,8 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Booking, Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.warm import compile_kernels, release_compiler
+from scheduling.cures.answering import Answerer
+from scheduling.cures.asking import questions_key
 from scheduling.jobs import updates
 from scheduling.jobs.deadlines import jobs_end_overdue
 from scheduling.jobs.dependencies.turn import dependencies_settle
@@ -130,6 +132,7 @@ class Master:
     _view: ViewPublisher | None = None
     _repacker: Repacker | None = None
     _bookings: tuple[Booking, ...] | None = None  # of the last pass over this state; None: there was none
+    _answerer: Answerer | None = None
 
     def prepare(self) -> None:
         """Load the state before the first call of `run`, so that a restarted master can place tasks sooner."""
@@ -141,7 +144,7 @@ class Master:
         lease, or the cell's settings no longer list this scheduler. Otherwise return True.
         """
         self._kept, self.wanted = 0.0, True
-        waiter = wakeups.Waiter([self.cell_id])
+        waiter = wakeups.Waiter([self.cell_id], also=[questions_key(self.cell_id)])
         until = time.monotonic() + seconds
         renewed = lease.renewed(
             self.cell_id,
@@ -265,8 +268,9 @@ class Master:
                 self._advance()
         if not placed_first:
             self._place(now)
+        answered = self._answer()
         state = self._warm()
-        return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
+        return answered or self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
 
     @property
     def _in_hurry(self) -> bool:
@@ -476,6 +480,13 @@ class Master:
             patience_s=self._settings.drain_patience_s,
             booked=machines_booked(state, self._bookings or ()),
         )
+
+    def _answer(self) -> bool:
+        """Answer a question about a pending job, and return whether there was one. Passes come between the answers."""
+        if self._policy is None or not self.scheduler.keeps_house or self._in_hurry:
+            return False
+        self._answerer = self._answerer or Answerer(self.cell_id)
+        return self._answerer.turn(self._warm(), self._policy, bookings=self._bookings or ())
 
     def _pass(self, state: CellState) -> float:
         """Run a pass and commit its plan. Return the time at which a booked gang can start, in seconds since the epoch,

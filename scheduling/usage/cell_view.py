@@ -148,6 +148,11 @@ def read(cell_id: int, *, revision: int) -> CellView | None:
     )
 
 
+def is_published(cell_id: int) -> bool:
+    """Return whether a master has published a view of the cell in the last hour."""
+    return wakeups.answers() and bool(wakeups.client().hexists(_key(cell_id), _HELD))
+
+
 def _attributes_of(cell_id: int, version: str, size: int) -> Attributes | None:
     known = _attributes.get(cell_id)
     if known is None or known[0] != version:

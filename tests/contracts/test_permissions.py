@@ -369,6 +369,7 @@ DOORS = (
     Door("get", JOB + "versions/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "events/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "why/", (*MEMBERS, "sre"), **SEES),
+    Door("get", JOB + "cures/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/{index}/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/{index}/usage/", (*MEMBERS, "sre"), **SEES),

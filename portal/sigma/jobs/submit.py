@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+import yaml
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -13,6 +15,7 @@ from django.utils.translation import gettext as _
 from portal.cli import plainyaml
 from portal.sigma.frame.page import page, problem_kept, rendered, tenants_of
 from portal.sigma.jobs.why import WORDS
+from portal.sigma.reads.jobs import job_named
 from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access import selectors
@@ -35,10 +38,17 @@ task:
   ports: [http]
 """
 
+# The fields that come first in a job file on a page, because users change them most often.
+_FIRST = ("name", "cell", "tenant", "kind", "tasks", "priority", "appclass", "task")
+_FIRST_OF_TASK = ("command", "limit", "ports", "env")
+
 
 @page
 def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show a form for a job file (GET), show the plan of the job (POST `do=plan`), or submit it (POST `do=submit`)."""
+    """Show a form for a job file (GET), show the plan of the job (POST `do=plan`), or submit it (POST `do=submit`).
+
+    `copy`: the full name of a job, `cell/tenant/job`, whose job file is in the form, as the page of cures links to it.
+    """
     cells = list(selectors.cells_visible(principal).filter(study_of__isnull=True).order_by("name")[:200])
     context: dict[str, Any] = {
         "cells": cells,
@@ -48,6 +58,8 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
         "tenant": request.POST.get("tenant", request.GET.get("tenant", "")),
     }
     if request.method != "POST":
+        if copied := request.GET.get("copy", ""):
+            context["text"] = _copy(principal, copied, context["cell"])
         return render(request, "sigma/submit.html", context)
     with problem_kept(context):
         cell = selectors.cell_named(principal, context["cell"])
@@ -104,6 +116,30 @@ def file_of(text: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise _unreadable(_("the file does not describe a job; add at least the fields name and task"))
     return given
+
+
+def job_file_text(spec: Mapping[str, Any]) -> str:
+    """Return a job file as YAML, with the most used fields first."""
+    task = spec.get("task")
+    spec = {**spec, "task": _first(_FIRST_OF_TASK, task)} if isinstance(task, dict) else spec
+    return str(yaml.safe_dump(_first(_FIRST, spec), sort_keys=False, allow_unicode=True, width=120))
+
+
+def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `given` with the keys in `keys` first."""
+    return {key: given[key] for key in keys if key in given} | dict(given)
+
+
+def _copy(principal: Principal, name: str, cell: str) -> str:
+    """Return the job file of the job `cell/tenant/job` for another cell, as YAML. Values that the caller may not see
+    are masked. Raises `NotFound` if there is no such job, or the caller may not see it.
+    """
+    parts = name.split("/")
+    if len(parts) != 3:
+        raise invalid("copy", _("%r is not the full name of a job; write cell/tenant/job") % name[:200])
+    job = job_named(principal, *parts)
+    file = selectors.spec_shown(principal, job, selectors.job_current_spec(job))
+    return job_file_text({**file, "cell": cell})
 
 
 def _unreadable(why: str) -> Rejected:

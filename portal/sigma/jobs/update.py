@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 
 from portal.sigma.frame.page import page, problem_kept, rendered
-from portal.sigma.jobs.submit import add_outcome, file_of, plan_context
+from portal.sigma.jobs.submit import add_outcome, file_of, job_file_text, plan_context
 from portal.sigma.reads.jobs import job_named
-from quota.vocabulary.errors import Conflict
+from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.selectors import job_current_spec
 from scheduling.access.tenant_permission import require_tenant
@@ -24,15 +24,14 @@ from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import spec_for
 from scheduling.jobs.updates import job_update
 from scheduling.models import Job
-
-# The fields that come first in the job file on the page, because users change them most often.
-_FIRST = ("name", "cell", "tenant", "kind", "tasks", "priority", "appclass", "task")
-_FIRST_OF_TASK = ("command", "limit", "ports", "env")
+from scheduling.spec.merge_patch import merged
+from scheduling.spec.nesting import too_deep
 
 
 @page
 def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
     """Show the current spec (GET), show the plan of an update (POST `do=plan`), or update the job (POST `do=submit`).
+    With `patch`, the job file in the form is the current spec after this JSON merge patch.
 
     The form sends the UID of the job and the spec version that the page showed. If either is outdated, the request is
     rejected. Versions by the autoscaler do not count, and its values stay where the user did not change them.
@@ -45,8 +44,11 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
         context |= {"version": given.get("version", ""), "text": given.get("text", "")}
     with problem_kept(context):
         _check_current(job, context["version"])
+        patch = _patch(given.get("patch", ""))
         if request.method != "POST":
-            return render(request, "sigma/update.html", {**context, "text": _text(job)})
+            return render(request, "sigma/update.html", {**context, "text": _text(job, patch)})
+        if patch and not context["text"]:
+            context["text"] = _text(job, patch)
         file = file_of(context["text"])
         wanted = spec_for(principal=principal, cell=job.cell, file=file, tenant=tenant, name=job.name)
         wanted = with_values_since(job, wanted, int(context["version"]))
@@ -78,13 +80,21 @@ def _check_current(job: Job, version: str) -> None:
         )
 
 
-def _text(job: Job) -> str:
-    """Return the current spec as YAML, with the most used fields first."""
-    spec = job_current_spec(job)
-    spec = _first(_FIRST, {**spec, "task": _first(_FIRST_OF_TASK, spec["task"])})
-    return yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=120)
+def _patch(text: str) -> dict[str, Any]:
+    """Return the JSON merge patch that a link or a form contains, as the page of cures sends it. Raises `Rejected` if
+    it is not one.
+    """
+    if not text:
+        return {}
+    try:
+        patch = json.loads(text[:65_536])
+    except (ValueError, RecursionError):
+        patch = None
+    if not isinstance(patch, dict) or too_deep(patch):
+        raise invalid("patch", _("the patch is not a JSON object; open the page of the job again"))
+    return patch
 
 
-def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `given` with the keys in `keys` first."""
-    return {key: given[key] for key in keys if key in given} | dict(given)
+def _text(job: Job, patch: Mapping[str, Any]) -> str:
+    """Return the current spec after a JSON merge patch."""
+    return job_file_text(merged(job_current_spec(job), patch))

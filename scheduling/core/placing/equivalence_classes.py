@@ -44,7 +44,8 @@ class GroupedQueue:
     job: Ints32
     jobs: list[LiveJob]
     first: Rows
-    shape: Ints32  # by group, as all below
+    limit: Ints  # [G, R] by group, as all below
+    bounds: Ints32  # [G, 3] most tasks of the job per machine, rack and power domain; 0: no bound
     by_limit: NDArray[np.bool_]
     ceiling: Ints
     own_job: Ints32  # number of the job whose bounds hold, -1: shared by jobs
@@ -109,7 +110,8 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
         job=job,
         jobs=[job for job in jobs if job is not None],
         first=first,
-        shape=shape[first],
+        limit=tasks.shapes.limit[shape[first]],
+        bounds=tasks.shapes.bounds[shape[first]],
         by_limit=by_limit[first],
         ceiling=ceilings[which[first]],
         own_job=owner[first],

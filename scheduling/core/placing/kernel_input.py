@@ -56,23 +56,25 @@ def tables_of(
     held: Held | None = None,
     *,
     moving: bool = False,
+    queue: QueueArrays | None = None,
 ) -> Tables:
     """Return the arrays that the kernels need for one pass. `sorting`: the queue and its groups.
 
     `free`: the free capacity of the machines. `memory`: the cache, which this call updates from the state. `rng`
     chooses the machine at which the search of each group begins. `held`: how many whole CPU cores tasks have reserved
     on each machine. `moving`: the tasks of the queue run on machines that they leave (`core/repacking`). So they do not
-    count there as tasks of their jobs.
+    count there as tasks of their jobs. `queue`: the queue, if its tasks are not in the state
+    (`core/trials`).
     """
     tasks = state.tasks
     running = _running(state)
-    limit = tasks.shapes.limit[sorting.shape]
+    limit = sorting.limit
     asked: Bools = np.logical_or.reduce(limit > 0)
     rows = memory.follow(state, running, sorting.levels, asked)
     memory.hold_cores(held)
     machines = memory.machines
     groups = _groups(state, policy, sorting, limit, free, memory, rows, rng)
-    queue = _queue(state, sorting, memory)
+    queue = _queue(state, sorting, memory) if queue is None else queue
     number, places = len(sorting.requirements), len(sorting.slots)
     sample = policy.search.sample if policy.search.randomise else len(machines.slot)
     width = max(1, min(sample, len(machines.slot)))
@@ -217,6 +219,7 @@ def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache, *, movin
     """
     tasks = state.tasks
     size = np.array([np.count_nonzero(job.tasks >= 0) for job in sorting.jobs], dtype=np.int64)
+    size = np.maximum(size, np.bincount(sorting.job, minlength=len(size)))  # the state has no tasks of a job on trial
     several = (size > 1).nonzero()[0].tolist()
     local = on = np.zeros(0, dtype=np.int32)
     if several:
@@ -307,7 +310,7 @@ def _groups(
     avoided = [sorting.avoid.get(g, ()) for g in range(number)]
     avoid_from, avoid_to = _spans(avoided)
     machines = len(memory.machines.slot)
-    bounds = state.tasks.shapes.bounds[sorting.shape]
+    bounds = sorting.bounds
     levels = list(zip(sorting.ceiling.tolist(), sorting.by_limit.tolist(), strict=True))
     typical, popularity = typical_tasks(state)
     start, further = walks(state, policy, limit, sorting.by_limit, sorting.of_task, free, rng)

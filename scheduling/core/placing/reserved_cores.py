@@ -21,14 +21,15 @@ class Held(NamedTuple):
     sharing: Ints32
 
 
-def cores_held(state: CellState, pending: Ints) -> Held | None:
+def cores_held(state: CellState, pending: Ints, *, asked: bool = False) -> Held | None:
     """Return how many whole cores are reserved on each machine, and how many tasks share the other cores of the
-    machine. `pending`: slots of pending tasks. Return None if no task has or requests whole cores.
+    machine. `pending`: slots of pending tasks. `asked`: other tasks request whole cores as well. Return None if no task
+    has or requests whole cores.
 
     An evicted task still counts until its processes have ended.
     """
     tasks = state.tasks
-    if not tasks.shapes.any_cores:
+    if not tasks.shapes.any_cores and not asked:
         return None
     there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0))
     there = there[tasks.job_sensitive[tasks.job[there]]]
@@ -42,7 +43,7 @@ def cores_held(state: CellState, pending: Ints) -> Held | None:
     machines = np.append(tasks.machine[there], [machine for _, machine in leaving]).astype(np.int64)
     cores = tasks.shapes.cores[tasks.shape[slots]]
     wanted = tasks.shapes.cores[tasks.shape[pending]][tasks.job_sensitive[tasks.job[pending]]]
-    if not cores.any() and not wanted.any():
+    if not asked and not cores.any() and not wanted.any():
         return None
     number = len(state.machines.id)
     return Held(

@@ -52,7 +52,7 @@ def _walks(policy: Policy, *, tasks: int, priority: int = 200, machines: int = M
     state.apply(submitted, revision=state.revision + 1, time=0.0)
     slots = pending_in_order(state.tasks, pending_of(state.tasks, policy.workload))
     sorting = sort_into_groups(state, policy, slots, now=0.0)
-    limit = state.tasks.shapes.limit[sorting.shape]
+    limit = sorting.limit
     start, further = walks(
         state, policy, limit, sorting.by_limit, sorting.of_task, free_capacity(state), np.random.default_rng(1)
     )
