@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0060_autoscaling_of_tasks")]
+    dependencies = [("scheduling", "0061_rates_of_disruptions")]
 
     operations = [
         migrations.AddField(
