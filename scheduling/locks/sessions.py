@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django.db import InternalError, OperationalError, transaction
+from django.db import InternalError, OperationalError, connection, transaction
 from psycopg.errors import IdleInTransactionSessionTimeout
 
 from borglet.messages import RunSession, TaskKey, TaskRun
@@ -86,12 +86,16 @@ class Session:
 @contextlib.contextmanager
 def lock_transaction() -> Iterator[None]:
     """Run the block in a transaction. PostgreSQL ends it if the process stops in the middle, because renewals and other
-    requests need the rows that it has locked. Then a later statement raises `OperationalError`.
+    requests need the rows that it has locked. Then a later statement raises `OperationalError`. The rest of a
+    transaction around the block has no such limit.
     """
+    inside = connection.in_atomic_block
     try:
         with transaction.atomic():
             execute(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_S:g}s'")
             yield
+            if inside:
+                execute("SET LOCAL idle_in_transaction_session_timeout = DEFAULT")
     except InternalError as error:
         if isinstance(error.__cause__, IdleInTransactionSessionTimeout):
             raise OperationalError(str(error)) from error

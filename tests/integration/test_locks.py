@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 from django.test import Client
 
 from borglet.messages import TaskKey, TaskRun
@@ -252,6 +252,13 @@ def test_a_transaction_of_a_stopped_process_ends(space, monkeypatch) -> None:
         time.sleep(0.2)
         query("SELECT 1")
     connection.close()
+
+
+def test_a_transaction_around_locks_keeps_its_own_limit(space) -> None:
+    with transaction.atomic():
+        with sessions.lock_transaction():
+            assert query("SHOW idle_in_transaction_session_timeout") == [("5s",)]
+        assert query("SHOW idle_in_transaction_session_timeout") == [("0",)]
 
 
 def test_an_expired_run_does_not_hold_its_earlier_locks_again(job, machine, space) -> None:
