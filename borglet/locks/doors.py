@@ -33,7 +33,6 @@ class _Door:
     connections: set[asyncio.Task[None]] = field(default_factory=set)
     acquiring: Counter[str] = field(default_factory=Counter)  # open requests to acquire a lock, by its name
     delivered: Counter[str] = field(default_factory=Counter)  # answers that said that the task has the lock
-    held: set[str] = field(default_factory=set)  # locks that the task has got and not released, as far as it is known
     unclaimed: set[str] = field(default_factory=set)  # locks that the task may hold for a client that has left
     releases: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # of unclaimed locks
 
@@ -117,8 +116,6 @@ class LockDoors:
         name = _name_in(request, "/v1/acquire")
         if not name:
             status, body, _ = await self._answer(door.run, request)
-            if status == 200 and (name := _name_in(request, "/v1/release")):
-                door.held.discard(name)
             await _reply(writer, status, body, stays_open=request.stays_open)
         else:
             await self._acquire(door, name, request, writer)
@@ -129,6 +126,7 @@ class LockDoors:
         task has got it, or waits for it.
         """
         before = door.delivered[name]
+        has_none = self._keeper.has_none(door.run)
         door.acquiring[name] += 1
         status, acquired = 0, None
         try:
@@ -140,9 +138,8 @@ class LockDoors:
                 del door.acquiring[name]
         if acquired is not None and not writer.is_closing():
             door.delivered[name] += 1
-            door.held.add(name)
             door.unclaimed.discard(name)
-        elif acquired or (status >= 500 and writer.is_closing() and name not in door.held):
+        elif acquired or (status >= 500 and writer.is_closing() and has_none):
             door.unclaimed.add(name)  # after an error, the lock may have been acquired
         if door.delivered[name] != before:
             door.unclaimed.discard(name)

@@ -21,6 +21,7 @@ from borglet.messages import LockAnswer, LockCall, LocksRenewed, RenewLocks, Run
 log = logging.getLogger(__name__)
 
 RENEW_S = 4.0
+RENEW_KEPT_S = 0.5  # if other transactions used sessions during the last renewal
 # A lease ends here so much earlier than in PostgreSQL. It covers clocks whose rates differ by up to a fifteenth.
 MARGIN_S = 1.0
 # For a call that does not wait. The shard's own limits are shorter.
@@ -224,6 +225,12 @@ class LockKeeper:
         lease = self._lease_of(run)
         return round(lease.until - self._clock(), 3) if lease is not None else 0.0
 
+    def has_none(self, run: TaskRun) -> bool:
+        """Return whether it is certain that the run holds no lock. After the start of this process, that is not certain
+        until the cell has answered a renewal.
+        """
+        return self._knows(run) and run not in self._leases
+
     # -- leases
 
     def _knows(self, run: TaskRun) -> bool:
@@ -335,5 +342,8 @@ class LockKeeper:
                 lease.until = max(lease.until, sent_at + message.lease_s - MARGIN_S)
             elif run not in changed and kept.get(run) != lease.session:
                 self._lose(run, "the cell has ended its session", *([listed[run]] if run in listed else []))
+        if any(run in self._leases for run in kept):  # a busy session must not stay without a renewal for long
+            self._sent_at = min(self._sent_at, self._clock() - RENEW_S + RENEW_KEPT_S)
+            self._due.set()
         self._confirmed.set()
         self._confirmed.clear()

@@ -121,9 +121,10 @@ class LockRelay:
         opened = _Open(connection, call.run, request.verb == "acquire", waits, size)
         self._count(opened, 1)
         # The task of asyncio does not keep `call`, whose body may be large.
-        opened.task = asyncio.get_running_loop().create_task(self._answer(connection, call.number, call.run, request))
+        number = call.number
+        opened.task = asyncio.get_running_loop().create_task(self._answer(connection, number, call.run, request))
         self._open.setdefault(connection, set()).add(opened)
-        opened.task.add_done_callback(lambda _: self._closed(opened))
+        opened.task.add_done_callback(lambda task: self._closed(opened, number, cancelled=task.cancelled()))
 
     def renew(self, connection: Connection, renewal: RenewLocks) -> None:
         """Renew the leases of a machine, together with those of other machines. Calls of runs that have ended acquire
@@ -189,7 +190,10 @@ class LockRelay:
             if not self._waiting[key]:
                 del self._waiting[key]
 
-    def _closed(self, opened: _Open) -> None:
+    def _closed(self, opened: _Open, number: int, *, cancelled: bool) -> None:
+        if cancelled:  # perhaps before the first line of `_answer`
+            detail = "the session of the task ended while the request waited; acquire the lock again"
+            opened.connection.post(_rejection(number, Conflict("session-ended", detail)))
         self._count(opened, -1)
         calls = self._open.get(opened.connection)
         if calls is not None:
@@ -202,10 +206,6 @@ class LockRelay:
     async def _answer(self, connection: Connection, number: int, run: TaskRun, request: Request) -> None:
         try:
             answer = await self._answered(_connected(connection), number, run, request)
-        except asyncio.CancelledError:
-            detail = "the session of the task ended while the request waited; acquire the lock again"
-            connection.post(_rejection(number, Conflict("session-ended", detail)))
-            raise
         except Rejected as error:
             answer = _rejection(number, error)
         except DatabaseAway:
