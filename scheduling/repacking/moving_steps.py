@@ -62,7 +62,7 @@ def look_at_moving(
     the re-packing has to stop. `waiting`: as `unplaced` returns.
 
     A step is done when the tasks that were up before they left are up again, or have ended, or have not come up within
-    the patience. Tasks of jobs that were updated meanwhile do not count.
+    the patience.
     """
     now = database_now()
     for task, since in sorted(waiting.items()):
@@ -82,7 +82,7 @@ def look_at_moving(
         there[machine].add(task)
     awaited = [task for step in moving for task in step.awaited]
     down = Task.objects.filter(pk__in=awaited, up=False).exclude(state=TaskState.DEAD.value).order_by()
-    starting = dict(down.exclude(_updated(repacking)).values_list("id", "machine_id"))
+    starting = dict(down.values_list("id", "machine_id"))
     for step in moving:
         here, named = there[step.machine_id], only.get(step.machine_id)
         if repacking.goal == Repacking.JOB:
