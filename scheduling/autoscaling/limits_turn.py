@@ -205,7 +205,7 @@ def _add_kills(rows: Sequence[_Row], ram: Weights, facts: TaskFacts, fresh: Bool
     for place, (row, oom_sum) in enumerate(zip(rows, facts.oom_sum.tolist(), strict=True)):
         further, differs = oom_sum > row.oom_sum, oom_sum != row.oom_sum
         row.oom_sum = oom_sum
-        fresh[place] |= differs  # so that a lower sum is stored too
+        fresh[place] |= differs and row.decayed_at is not None  # so that a lower sum is stored too
         changed_at = -np.inf if row.limits_at is None else row.limits_at.timestamp()
         used = facts.oom_limit[place] * vertical_rules.OOM_FACTOR
         if not further or row.decayed_at is None or facts.oom_at[place] <= changed_at or used <= row.ram:
