@@ -19,6 +19,7 @@ from quota.vocabulary.errors import invalid
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobGoal
 from scheduling.spec.autoscaling.checks import check_of_task, read_autoscale
+from scheduling.spec.autoscaling.fields import AUTO, Autoscale
 from scheduling.spec.disruptions.limits import check_budget, normalised
 from scheduling.spec.field_errors import Problems, convert, rejection
 from scheduling.spec.job_spec import (
@@ -54,12 +55,14 @@ class CellLimits:
     """The limits that a cell sets for job files. `bands`: the priority bands; None: every priority is valid. None is
     used for stored specs, because the bands may have changed after a spec was stored.
 
-    `extra`: names of the cell's own resources.
+    `extra`: names of the cell's own resources. `unchanged`: the spec is stored and nothing in it changes, so that rules
+    that are younger than it do not hold for it.
     """
 
     max_tasks: int = MAX_TASKS
     bands: Sequence[Band] | None = DEFAULT_BANDS
     extra: Sequence[str] = ()
+    unchanged: bool = False
 
 
 def parse(data: bytes | Mapping[str, Any], *, limits: CellLimits = CellLimits()) -> JobSpecification:
@@ -83,7 +86,7 @@ def load(
     """Return the spec from JSON that `to_json` returned earlier. The priority is not compared with the present bands.
     `packages`: by digest, the stored packages; their sizes are added to the spec.
     """
-    spec = parse(stored, limits=CellLimits(bands=None, extra=extra))
+    spec = parse(stored, limits=CellLimits(bands=None, extra=extra, unchanged=True))
     return with_sizes(spec, packages) if packages else spec
 
 
@@ -116,6 +119,13 @@ def decode(data: bytes | Mapping[str, Any]) -> Any:
     return given
 
 
+def _most_at_once(file: JobFile, autoscale: Autoscale | None) -> int:
+    """Return how many tasks of the job may run at once, also after the autoscaler has added tasks."""
+    horizontal = autoscale.horizontal if autoscale is not None else None
+    most = max(file.tasks, horizontal.max) if horizontal is not None and horizontal.mode == AUTO else file.tasks
+    return min(most, file.max_running or most)
+
+
 def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecification | None:
     check_header(file, KINDS, problems)
     if file.alloc_set:
@@ -130,8 +140,6 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     for name, value in msgspec.structs.asdict(file.spread).items():
         problems.number(f"spread.{name}", value, 0, MAX_TASKS)
     _check_update(file.update, problems)
-    at_once = 0 if limits.bands is None else min(file.tasks, file.max_running or file.tasks)
-    check_budget(file.disruption_budget, problems, at_once=at_once)
     _check_max_running(file, problems)
     if file.preemption_delay_s is not None:
         problems.number("preemption_delay_s", file.preemption_delay_s, 0, MAX_DELAY_S)
@@ -141,6 +149,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     start_after = _read_times(file, problems)
     _check_after(file, problems)
     autoscale = read_autoscale(file, problems, stored=limits.bands is None)
+    check_budget(file.disruption_budget, problems, at_once=0 if limits.unchanged else _most_at_once(file, autoscale))
     problems.choice("api", file.api, API_LEVELS)
     _check_published(file.names, allocation, problems)
     if file.alloc_set:

@@ -120,7 +120,7 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
     _avoid(entry, [was for was in evicted if by_id[was.task_id].avoid])
     counts.store(entry)
     # A machine that is short of memory reports that the task is stopping before it reports the end of the task.
-    served = [was for was in evicted if was.up or was.phase == Phase.STOPPING.value]
+    served = [was for was in evicted if was.up or (by_id[was.task_id].gone and was.phase == Phase.STOPPING.value)]
     disruptions_count(entry, [was.job_id for was in served if by_id[was.task_id].disrupts])
     return evicted
 

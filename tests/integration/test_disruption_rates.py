@@ -264,6 +264,14 @@ def test_a_task_that_its_machine_stops_for_lack_of_memory_is_disrupted(cell, job
     assert counted(job) == 1
 
 
+def test_a_task_that_is_stopping_by_itself_is_not_disrupted_by_a_drain(cell, job) -> None:
+    with journal.write(cell.id, rows.ME) as entry:
+        reported_states.tasks_observe(entry, [Observation(task_id(job.id, 0), 1, "stopping", "unknown", up=False)])
+    with journal.write(cell.id, rows.ME) as entry:
+        transitions.tasks_evict(entry, [Eviction(task_id(job.id, 0), 1, EvictionCause.MACHINE_SHUTDOWN.value)])
+    assert counted(job) == 0
+
+
 def test_a_changed_budget_takes_effect_at_once_and_the_count_goes_on(cell, machine, ann, job) -> None:
     draining(machine)
     assert drain(cell) == 3

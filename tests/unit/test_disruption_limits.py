@@ -14,7 +14,7 @@ from scheduling.jobs.rollouts import restart_rule
 from scheduling.jobs.rollouts.restart_rule import SpecChange
 from scheduling.spec.disruptions.limits import tasks_down
 from scheduling.spec.job_spec import JobSpecification
-from scheduling.spec.parser import parse
+from scheduling.spec.parser import CellLimits, load, parse
 
 
 def a_job(budget: Any, *, tasks: int = 20, **changes: Any) -> JobSpecification:
@@ -93,6 +93,16 @@ def test_a_wrong_budget_is_rejected_with_field_and_cure(budget: Any, path: str, 
     with pytest.raises(Rejected) as rejected:
         a_job(budget)
     assert cure in rejected.value.fields[path]
+
+
+def test_a_rate_has_to_be_enough_for_all_tasks_that_scaling_may_add() -> None:
+    slow = {"max_disruptions": 1, "window_s": 604800}
+    job = a_job(slow, tasks=2)
+    with pytest.raises(Rejected, match="14 days"):
+        parse(job.to_json() | {"tasks": 20}, limits=CellLimits(bands=None))
+    with pytest.raises(Rejected, match="14 days"):
+        a_job(slow, tasks=2, autoscale={"horizontal": {"max": 20, "cpu": 50}})
+    assert load(job.to_json() | {"tasks": 20}).tasks == 20, "a stored spec stays valid"
 
 
 @pytest.mark.parametrize("cause", list(EvictionCause))
