@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from portal.sigma.team.record_sentences import SENTENCES, sentence_of
 from quota.models import Record
 
 ROOT = Path(__file__).resolve().parents[2]
+_KIND = r"[a-z_-]+(\.[a-z_-]+)+"
 # The functions that append a record, with the position of the kind in their arguments.
 _APPENDERS = {"append": 0, "news": 1, "_note": 1, "_announce": 1}
 
@@ -32,7 +34,7 @@ def kinds_appended() -> set[str]:
             given = node.args[place : place + 1] if place is not None else []
             given += [one.value for one in node.keywords if one.arg == "kind" and called == "take_back"]
             for one in given:
-                if isinstance(one, ast.Constant) and isinstance(one.value, str) and "." in one.value:
+                if isinstance(one, ast.Constant) and isinstance(one.value, str) and re.fullmatch(_KIND, one.value):
                     found.add(one.value)
     return found
 
