@@ -17,9 +17,10 @@ PATRONI := build/patroni
 DEPLOY := build/deploy
 BENCH ?=
 FILE ?=
-# For two cores: tests wait for processes, browsers and clocks for a part of their time, integration tests most of all.
-PYTEST_WORKERS ?= 3
-PYTEST_WAITING_WORKERS ?= 4
+PYTEST_WORKERS ?= 2
+# Most tests wait for processes and clocks for a part of their time, integration tests most of all.
+PYTEST_WAITING_WORKERS ?= 3
+PYTEST_INTEGRATION_WORKERS ?= 4
 # Python keeps compiled modules. Without them, each process of a test compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-print-directory
@@ -44,9 +45,9 @@ up: install
 ## make test                    install what is missing, run every test
 test: install system-packages
 	@status=0; \
-	$(BIN)/python -m pytest -p no:django -p no:schemathesis -n $(PYTEST_WORKERS) --dist worksteal -q \
+	$(BIN)/python -m pytest -p no:django -p no:schemathesis -n $(PYTEST_WAITING_WORKERS) --dist worksteal -q \
 		tests/unit tests/real tests/properties || status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WAITING_WORKERS) --dist worksteal -q \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_INTEGRATION_WORKERS) --dist worksteal -q \
 		tests/integration tests/contracts --durations=25 || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -p no:schemathesis -n $(PYTEST_WORKERS) --dist worksteal -q \
 		tests/browser || status=$$?; \
