@@ -37,7 +37,7 @@ _MOST_BYTES = 256 * 1024
 def ask(questions: Mapping[Cell, TrialQuestion], *, within_s: float = WITHIN_S) -> dict[int, TrialAnswer]:
     """Send a question to the master of each cell, and return the answers by cell id. Cells whose masters do not answer
     within `within_s` seconds are left out. The field `token` of the questions is set here. The same question is
-    answered again from the last answer for a few seconds, so repeated requests do not take a master's time.
+    answered from the last complete answer for a few seconds, so repeated requests do not take a master's time.
     """
     # A master that runs publishes its view. For a cell without one, nobody would answer.
     packed = {
@@ -66,7 +66,8 @@ def ask(questions: Mapping[Cell, TrialQuestion], *, within_s: float = WITHIN_S) 
             name, answer = cast("tuple[bytes, bytes]", taken)
             cell_id = tokens.pop(name.decode())
             found[cell_id] = msgspec.msgpack.decode(answer, type=TrialAnswer)
-            client.set(kept[cell_id], answer, px=_KEPT_MS)
+            if not found[cell_id].untried:  # the next answer to an incomplete one may be complete
+                client.set(kept[cell_id], answer, px=_KEPT_MS)
     except (redis.RedisError, msgspec.MsgspecError) as error:
         log.warning("masters could not be asked about a pending job", error=str(error))
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -26,7 +27,8 @@ from scheduling.core.trials.trial import Trial
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Requirement
-from scheduling.core.vocabulary.trials import TrialAnswer, TrialGroup, TrialJob, TrialQuestion
+from scheduling.core.vocabulary.trials import TrialAnswer, TrialGroup, TrialJob, TrialQuestion, Variant
+from scheduling.cures import answering, asking
 from scheduling.cures.answering import Answerer
 from scheduling.cures.asking import _send, answer_key, wanted_key
 from scheduling.cures.cure_list import Cure, Cures
@@ -244,6 +246,25 @@ def test_a_master_answers_each_question_that_somebody_waits_for(cell) -> None:
     found = [msgspec.msgpack.decode(client.lpop(key), type=TrialAnswer) for key in keys]
     assert [one.base.placed for one in found] == [2, 2]
     assert not any(client.exists(key) for key in left)
+
+
+@pytest.mark.parametrize(("time_s", "answered"), [(20.0, 1), (-1.0, 2)])
+def test_only_complete_answers_are_used_again(cell, monkeypatch, time_s: float, answered: int) -> None:
+    """A master without time for the variants of a question leaves them out. Each case asks another question."""
+    monkeypatch.setattr(answering, "WITHIN_S", time_s)
+    monkeypatch.setattr(asking.cell_view, "is_published", lambda _: True)
+    wanted = TrialJob((TrialGroup(Requirement((1000 * answered, GIB, GIB, 0, 0, 0)), 2),), 200)
+    huge = TrialJob((TrialGroup(Requirement((2**40, GIB, GIB, 0, 0, 0)), 2),), 200)
+    question = TrialQuestion("", huge, (Variant("smaller", wanted),))
+    answerer, state, turns = Answerer(cell.id), state_of(cell), []
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as thread:
+            found = thread.submit(asking.ask, {cell: question}, within_s=20.0)
+            while not found.done():
+                turns += [1] if answerer.turn(state, Policy()) else []
+                time.sleep(0.01)
+        assert bool(found.result()[cell.id].untried) == (answered == 2)
+    assert len(turns) == answered
 
 
 def test_queries_do_not_grow_with_candidates(cell, ann) -> None:
