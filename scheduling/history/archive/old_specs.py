@@ -31,23 +31,23 @@ class OldSpecs(DayRange):
     ids: tuple[int, ...]
 
 
-# The last version of each job that the autoscaler did not make. A job may have thousands of versions by the
-# autoscaler, so this is computed once per job.
-_OWN = """
-    WITH own AS MATERIALIZED (
-        SELECT v.job_id, max(v.version) AS version
+# Each version with the version after it and with `own`, the last version of its job that the autoscaler did not make. A
+# job may have thousands of versions by the autoscaler, so this statement does not join versions with each other.
+_VERSIONS = """
+    WITH versions AS (
+        SELECT v.id, v.job_id, v.version, v.created_at, j.spec_version, j.key,
+            lead(v.version) OVER following AS next_version, lead(v.created_at) OVER following AS next_at,
+            max(v.version) FILTER (WHERE v.actor <> 'system:autoscaler') OVER (PARTITION BY v.job_id) AS own
         FROM scheduling_job AS j JOIN scheduling_jobspec AS v ON v.job_id = j.id
-        WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.spec_version > 2 AND v.actor <> 'system:autoscaler'
-        GROUP BY v.job_id)"""
+        WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.spec_version > 2
+        WINDOW following AS (PARTITION BY v.job_id ORDER BY v.version))"""
 # Version 1 of a job with an idempotency key is compared with repeated submissions. If the next version is not in
 # PostgreSQL, it is in the archive, so it is old enough.
 _UNUSED = """
-    FROM scheduling_job AS j JOIN scheduling_jobspec AS s ON s.job_id = j.id LEFT JOIN own ON own.job_id = j.id
-    WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.spec_version > 2 AND s.version < j.spec_version - 1
-    AND NOT (s.version = 1 AND j.key <> '')
-    AND (own.version IS NULL OR s.version NOT IN (own.version, own.version - 1))
-    AND NOT EXISTS (SELECT FROM scheduling_jobspec AS next WHERE next.job_id = s.job_id
-                    AND next.version = s.version + 1 AND next.created_at >= %(before)s)
+    FROM versions AS s
+    WHERE s.version < s.spec_version - 1 AND NOT (s.version = 1 AND s.key <> '')
+    AND (s.own IS NULL OR s.version NOT IN (s.own, s.own - 1))
+    AND (s.next_version = s.version + 1 AND s.next_at >= %(before)s) IS NOT TRUE
     AND NOT EXISTS (SELECT FROM scheduling_task AS t WHERE t.job_id = s.job_id AND t.spec_version = s.version)
     AND NOT EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = s.job_id AND u.state = 'open'
                     AND s.version IN (u.from_version, u.to_version))"""
@@ -55,7 +55,7 @@ _UNUSED = """
 
 def next_specs(cell: Cell, *, now: dt.datetime) -> OldSpecs | None:
     """Return the oldest versions of specs that must be archived, at most `MOST`, or None if there are none."""
-    rows = query(f"{_OWN} SELECT s.id, s.created_at {_UNUSED} ORDER BY s.id LIMIT {MOST}", _values(cell, now))
+    rows = query(f"{_VERSIONS} SELECT s.id, s.created_at {_UNUSED} ORDER BY s.id LIMIT {MOST}", _values(cell, now))
     if not rows:
         return None
     ids = tuple(identity for identity, _ in rows)
@@ -71,7 +71,7 @@ def delete(file: ArchiveFile, specs: OldSpecs) -> None:
 def due(*, now: dt.datetime) -> bool:
     """Return whether versions of a cell's jobs have to be archived."""
     return any(
-        query(f"{_OWN} SELECT {_UNUSED} LIMIT 1", _values(cell, now)) for cell in Cell.with_history.order_by("id")
+        query(f"{_VERSIONS} SELECT {_UNUSED} LIMIT 1", _values(cell, now)) for cell in Cell.with_history.order_by("id")
     )
 
 
