@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,11 @@ class Installation:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds so far of all processes that run now."""
-        return sum(sum(process.cpu_times()[:2]) for process in self.processes())
+        used = 0.0
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):  # it has ended since the list was made
+                used += sum(process.cpu_times()[:2])
+        return used
 
 
 @contextmanager
