@@ -19,6 +19,7 @@ from quota.models import Tenant
 from quota.paging import MAX_PAGE, PAGE
 from quota.vocabulary.errors import invalid
 from scheduling.api.base import CellView, whole
+from scheduling.api.preconditions import IDEMPOTENCY_KEY, idempotency_key
 from scheduling.locks import user_locks
 from scheduling.locks.lock_rules import LEAST_LEASE_S, LONGEST_LEASE_S, MAX_CONTENT_BYTES, MOST_WAIT_S, TASK_LEASE_S
 from scheduling.locks.locks import Lock
@@ -30,6 +31,14 @@ _WAIT_S = OpenApiParameter(
     OpenApiTypes.FLOAT,
     description=f"Seconds to wait, 0 to {MOST_WAIT_S:g}. A `GET` waits for a change after the number `after`, and"
     " `acquire` waits until the lock is free.",
+)
+_KEY = OpenApiParameter(
+    IDEMPOTENCY_KEY,
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="A key that you choose, at most 64 characters, if `session` is null. A repeated request with the same"
+    " key acquires the lock for the session that the first request began. Use a new key for each acquisition: programs"
+    " that use the same key share the session.",
 )
 _IF_SEQUENCE = OpenApiParameter(
     "if_sequence", OpenApiTypes.INT, description="Only if this is the sequence number of the lock."
@@ -189,7 +198,7 @@ class LockView(_LocksView):
 class LockAcquireView(_LocksView):
     @extend_schema(
         operation_id="locks_acquire",
-        parameters=[DRY_RUN, _WAIT_S],
+        parameters=[DRY_RUN, _WAIT_S, _KEY],
         request=LockAcquisitionSerializer,
         responses=AcquiredLockSerializer,
     )
@@ -201,6 +210,7 @@ class LockAcquireView(_LocksView):
             cell=self.cell(cell),
             tenant=self.tenant_named(tenant),
             name=name,
+            key=idempotency_key(request),
             **self.body(LockAcquisitionSerializer),
         )
         return Response(AcquiredLockSerializer(row, context={"again": again}).data)

@@ -31,9 +31,9 @@ def if_revision(request: Request) -> str:
     return given
 
 
-_KEY = "Idempotency-Key"
+IDEMPOTENCY_KEY = "Idempotency-Key"
 KEY = OpenApiParameter(
-    _KEY,
+    IDEMPOTENCY_KEY,
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
     description="A key that you choose, at most 64 characters. A tenant submits one job or workflow per key, and a"
@@ -45,8 +45,8 @@ def idempotency_key(request: Request) -> str:
     """Return the idempotency key of the request, or "" if it has none. Raises `Rejected` if the key is too long or not
     printable ASCII.
     """
-    given: str = request.headers.get(_KEY, "")
+    given: str = request.headers.get(IDEMPOTENCY_KEY, "")
     if len(given) > 64 or not (given.isascii() and given.isprintable()):
         detail = f"the idempotency key {given[:70]!r} is not accepted; give at most 64 printable ASCII characters"
-        raise invalid(_KEY, detail)
+        raise invalid(IDEMPOTENCY_KEY, detail)
     return given

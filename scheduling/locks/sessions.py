@@ -54,7 +54,8 @@ class Connected(NamedTuple):
 class Seeker:
     """The one who acquires, holds or releases a lock. `owner`: a name for people.
 
-    For a task: its machine and run. For a user: `uid` of the session, or None to begin a new one.
+    For a task: its machine and run. For a user: `uid` of the session, or None to begin a new one. `key`: the
+    idempotency key of the request that begins it; "" without one.
     """
 
     owner: str
@@ -62,6 +63,7 @@ class Seeker:
     machine: int | None = None
     run: TaskRun | None = None
     uid: uuid.UUID | None = None
+    key: str = ""
 
     @property
     def ids(self) -> tuple[uuid.UUID | None, int | None, int | None, int | None]:
@@ -108,20 +110,24 @@ def lock_sessions(space: Space, holder: int | None, seeker: Seeker | None) -> tu
     """
     job, index, incarnation, run = seeker.ids if seeker is not None else (None, None, None, None)
     rows = query(
-        "SELECT id, uid, owner, extract(epoch FROM expires_at - clock_timestamp()), job, index, incarnation, run"
+        "SELECT id, uid, owner, extract(epoch FROM expires_at - clock_timestamp()), job, index, incarnation, run, key"
         " FROM scheduling_locksession WHERE cell_id = %s AND tenant_id = %s AND (id = %s OR uid = %s"
-        " OR (job = %s AND index = %s AND incarnation = %s AND run = %s)) ORDER BY id FOR UPDATE",
+        " OR (owner = %s AND key = %s AND key <> '') OR (job = %s AND index = %s AND incarnation = %s AND run = %s))"
+        " ORDER BY id FOR UPDATE",
         [
             *(space.cell_id, space.tenant_id, holder, seeker.uid if seeker is not None else None),
+            *((seeker.owner, seeker.key) if seeker is not None else (None, None)),
             *(job, index, incarnation, run),
         ],
     )
     found: list[Session | None] = [None, None]
-    for id_, uid, owner, left_s, *ids in rows:
+    for id_, uid, owner, left_s, *ids, key in rows:
         if left_s <= 0:
             continue
         mine = seeker is not None and (
-            tuple(ids) == seeker.ids if seeker.run is not None else uid == seeker.uid and owner == seeker.owner
+            tuple(ids) == seeker.ids
+            if seeker.run is not None
+            else owner == seeker.owner and (uid == seeker.uid or (seeker.key != "" and key == seeker.key))
         )
         session = Session(id_, uid, owner, float(left_s), mine)
         if id_ == holder:
@@ -145,22 +151,28 @@ def extended(space: Space, seeker: Seeker, own: Session | None) -> Session:
     if seeker.uid is not None:
         raise Conflict("session-ended", f"session {seeker.uid} has ended, or is not yours; acquire without a session")
     job, index, incarnation, run = seeker.ids
-    if job is not None:
-        # A session that has expired does not come back, so that it does not hold its earlier locks again.
-        execute(
-            "DELETE FROM scheduling_locksession WHERE job = %s AND index = %s AND incarnation = %s AND run = %s"
-            " AND expires_at <= clock_timestamp()",
-            [job, index, incarnation, run],
-        )
+    # A session that has expired does not come back, so that it does not hold its earlier locks again.
+    execute(
+        "DELETE FROM scheduling_locksession WHERE expires_at <= clock_timestamp()"
+        " AND ((cell_id = %s AND tenant_id = %s AND owner = %s AND key = %s AND key <> '')"
+        " OR (job = %s AND index = %s AND incarnation = %s AND run = %s))",
+        [space.cell_id, space.tenant_id, seeker.owner, seeker.key, job, index, incarnation, run],
+    )
     _delete_ended(space)
+    # Another request may begin the session meanwhile.
+    same = "(job, index, incarnation, run)"
+    if job is None:
+        same = "(cell_id, tenant_id, owner, key) WHERE key <> ''"
     (row,) = query(
         "INSERT INTO scheduling_locksession (uid, cell_id, tenant_id, owner, lease_s, expires_at, machine, job, index,"
-        " incarnation, run) VALUES (%s, %s, %s, %s, %s, clock_timestamp() + %s * interval '1 s', %s, %s, %s, %s, %s)"
-        " ON CONFLICT (job, index, incarnation, run) DO UPDATE SET expires_at = EXCLUDED.expires_at"
+        " incarnation, run, key)"
+        " VALUES (%s, %s, %s, %s, %s, clock_timestamp() + %s * interval '1 s', %s, %s, %s, %s, %s, %s)"
+        f" ON CONFLICT {same} DO UPDATE"
+        " SET expires_at = greatest(scheduling_locksession.expires_at, EXCLUDED.expires_at)"
         " RETURNING id, uid",
         [
             *(uuid.uuid4(), space.cell_id, space.tenant_id, seeker.owner, seeker.lease_s, seeker.lease_s),
-            *(seeker.machine, job, index, incarnation, run),
+            *(seeker.machine, job, index, incarnation, run, seeker.key),
         ],
     )
     return Session(row[0], row[1], seeker.owner, seeker.lease_s, mine=True)

@@ -49,13 +49,18 @@ def lock_acquire(
     session: uuid.UUID | None,
     lease_s: float,
     content: str | None,
+    key: str = "",
 ) -> tuple[Lock, bool]:
     """Acquire a lock for a session of the caller, or for a new session with a lease of `lease_s` seconds. Return as
     `locks.acquire`.
+
+    `key`: an idempotency key. A repeated request with this key acquires the lock for the session that the first one
+    began.
     """
     space = space_of(principal, Action.LOCK_WRITE, cell, tenant)
     check_lease(lease_s)
-    return locks.acquire(space, name, Seeker(principal.name, lease_s, uid=session), content=content)
+    seeker = Seeker(principal.name, lease_s, uid=session, key=key if session is None else "")
+    return locks.acquire(space, name, seeker, content=content)
 
 
 def lock_release(*, principal: Principal, cell: Cell, tenant: Tenant, name: str, session: uuid.UUID) -> bool:

@@ -70,7 +70,8 @@ class LockSession(models.Model):
 
     `expires_at`: when its locks become free without a renewal, by the clock of PostgreSQL. A session of a task has the
     machine, and the UID of the job, index, incarnation and run. No foreign key checks them, so that ended tasks can be
-    deleted. A session of a user has none, and its owner renews it with `uid`.
+    deleted. A session of a user has none, and its owner renews it with `uid`. `key`: the idempotency key with which a
+    user began it.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -84,11 +85,15 @@ class LockSession(models.Model):
     index = models.PositiveIntegerField(null=True, blank=True)
     incarnation = models.PositiveIntegerField(null=True, blank=True)
     run = models.PositiveIntegerField(null=True, blank=True)
+    key = models.CharField(max_length=64, blank=True, default="", db_default="")
 
     class Meta:
         indexes = [models.Index(fields=["machine"], name="lock_session_by_machine", condition=Q(machine__isnull=False))]
         constraints = [
-            models.UniqueConstraint(fields=["job", "index", "incarnation", "run"], name="one_lock_session_per_run")
+            models.UniqueConstraint(fields=["job", "index", "incarnation", "run"], name="one_lock_session_per_run"),
+            models.UniqueConstraint(
+                fields=["cell", "tenant", "owner", "key"], name="one_lock_session_per_key", condition=~Q(key="")
+            ),
         ]
         verbose_name = _("session of locks")
         verbose_name_plural = _("sessions of locks")

@@ -40,8 +40,9 @@ def url(cell: Cell, rest: str = "", tenant: str = "ubar") -> str:
     return f"/api/v1/cells/{cell.name}/locks/{tenant}/{rest}"
 
 
-def send(client: Client, method: str, path: str, status: int = 200, **body: Any) -> Any:
-    answer = client.generic(method, path, json.dumps(body), content_type="application/json")
+def send(client: Client, method: str, path: str, status: int = 200, key: str = "", **body: Any) -> Any:
+    headers = {"Idempotency-Key": key} if key else {}
+    answer = client.generic(method, path, json.dumps(body), content_type="application/json", headers=headers)
     assert answer.status_code == status, answer.content
     return answer.json() if answer.content else None
 
@@ -339,6 +340,20 @@ def test_users_acquire_renew_write_and_release_over_rest(cell, owner) -> None:
     assert missing["code"] == "session-ended"
     assert send(owner, "PUT", url(cell, "files/x/") + "?dry_run=1", content="a")["sequence"] == 1
     send(owner, "GET", url(cell, "files/x/"), status=404)
+
+
+def test_a_repeated_acquisition_keeps_the_session_of_the_first(cell, owner, tenant) -> None:
+    first = send(owner, "POST", url(cell, "acquire/shop/leader/"), key="k1")
+    again = send(owner, "POST", url(cell, "acquire/shop/leader/"), key="k1")
+    assert (again["session"], again["token"], again["again"]) == (first["session"], first["token"], True)
+    bob = world.bearer(world.a_user("bob", tenant=tenant, role=Role.OPERATOR))
+    other = send(bob, "POST", url(cell, "acquire/shop/leader/"), status=409, key="k1")
+    assert other["code"] == "lock-held"
+    let_leases_end()
+    later = send(owner, "POST", url(cell, "acquire/shop/leader/"), key="k1")
+    assert (later["again"], later["token"] > first["token"]) == (False, True)
+    ended = send(owner, "POST", url(cell, f"sessions/{first['session']}/"), status=409)
+    assert ended["code"] == "session-ended", "the session that ended does not come back"
 
 
 def test_a_session_belongs_to_its_user_and_owners_end_sessions(cell, owner, tenant) -> None:
