@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from signal import SIGINT
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +14,7 @@ import typer
 from portal.cli import output
 from portal.cli.context import CellOption, Commands, Context, DryRun, TenantOption, Yes
 from portal.cli.failure import CommandFailed, bad_usage
+from portal.cli.locked_command import LockedCommand, Signalled, Signals
 from portal.cli.paths import part
 
 lock = Commands(
@@ -30,7 +31,10 @@ Token = Annotated[int | None, typer.Option("--token", min=0, help="Only while th
 _MOST_BYTES = 64 * 1024
 # The longest wait of one request. The command repeats it.
 _WAIT_S = 30.0
-_STOP_S = 10.0
+_RELEASE_S = 5.0
+_LOOK_S = 0.2
+_KEEP_S = 2.0
+_AGAIN_S = 1.0
 
 
 @lock.command("list")
@@ -142,8 +146,9 @@ def acquire(
 ) -> None:
     """Acquire a lock. With --exec, renew it while the command runs; its status is that of borgctl.
 
-    The command has the variables BORG_LOCK and BORG_LOCK_TOKEN. If the lock is lost, the command gets SIGTERM, and
-    SIGKILL after 10 s.
+    The command has the variables BORG_LOCK and BORG_LOCK_TOKEN. If the lock is lost, or borgctl is stopped, the
+    process group of the command gets SIGTERM, and SIGKILL after 10 s. In the foreground of a terminal, only its shell
+    gets them, and the lock stays held until its lease ends.
     """
     path = _path(session, cell, tenant, "acquire", name)
     body = {"lease_s": lease, "content": content, "session": renew}
@@ -201,7 +206,7 @@ def _acquired(session: Context, path: str, body: dict[str, Any], wait_s: float) 
     while True:
         left_s = max(0.0, deadline - time.monotonic())
         try:
-            answer: dict[str, Any] = session.client.post(path, body, wait_s=round(min(left_s, _WAIT_S), 3))
+            answer: dict[str, Any] = session.client.submit(path, body, wait_s=round(min(left_s, _WAIT_S), 3))
             return answer
         except CommandFailed as failed:
             if failed.code != "lock-held" or time.monotonic() >= deadline:
@@ -210,43 +215,79 @@ def _acquired(session: Context, path: str, body: dict[str, Any], wait_s: float) 
 
 def _run(session: Context, command: str, name: str, row: dict[str, Any], sessions: str) -> int:
     """Run a command while the lock is held. Return its status."""
-    # The request that acquired the lock may have waited, so this renewal shows when the lease ends.
-    held_until = _renewed(session, sessions, time.monotonic() + max(2.0, row["left_s"]))
-    lease_s = held_until - time.monotonic()
-    environment = os.environ | {"BORG_LOCK": name, "BORG_LOCK_TOKEN": str(row["token"])}
-    with subprocess.Popen(["sh", "-c", command], env=environment) as process:
+    lease = _Lease(session, sessions, time.monotonic() + max(2.0, row["left_s"]))
+    running: LockedCommand | None = None
+    with Signals() as signals:
         try:
-            while True:
-                try:
-                    return _status(process.wait(lease_s / 3))
-                except subprocess.TimeoutExpired:
-                    held_until = _renewed(session, sessions, held_until)
-        except (CommandFailed, KeyboardInterrupt):
-            process.terminate()
+            with signals.raised():
+                # The request that acquired the lock may have waited, so this renewal shows when the lease ends.
+                lease.renew()
+            running = LockedCommand(command, {"BORG_LOCK": name, "BORG_LOCK_TOKEN": str(row["token"])})
+            while (status := running.status(within_s=_LOOK_S)) is None:
+                with signals.raised():
+                    lease.renew_if_due()
+        except Signalled as signalled:
+            interrupted = signalled.number == SIGINT
+            lease.end_if(running is None or running.stop(by_itself=interrupted, meanwhile=lease.keep))
+            raise typer.Exit(_status(-signalled.number)) from signalled
+        except CommandFailed:
+            lease.end_if(running is None or running.stop())
+            raise
+        lease.end()
+    return _status(status)
+
+
+class _Lease:
+    """The lease of the session that holds the lock. `until`: when it ends, on the monotonic clock."""
+
+    def __init__(self, session: Context, path: str, until: float) -> None:
+        self._session, self._path, self.until = session, path, until
+        self._renew_at = 0.0
+        self._lost = False
+
+    def renew(self, *, within_s: float = 60.0) -> None:
+        """Renew the lease. Raises `CommandFailed` if it has ended, or may have ended."""
+        asked_at = time.monotonic()
+        self._session.client.until = min(self.until - 1.0, asked_at + within_s)
+        try:
+            lease_s = float(self._session.client.post(self._path)["lease_s"])
+        except CommandFailed as failed:
+            if not failed.passing:
+                raise
+            if time.monotonic() < self.until - 1.0:
+                self._renew_at = time.monotonic() + _AGAIN_S
+                return
+            detail = f"the lease could not be renewed, so the command was stopped: {failed.detail}"
+            raise CommandFailed("lock-lost", detail) from failed
+        self.until, self._renew_at = asked_at + lease_s, asked_at + lease_s / 3
+
+    def renew_if_due(self) -> None:
+        if time.monotonic() >= self._renew_at:
+            self.renew()
+
+    def keep(self) -> None:
+        """Renew the lease if this is due, while the command is being stopped. After a failure, do nothing any more."""
+        if not self._lost and time.monotonic() >= self._renew_at:
             try:
-                process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            raise
-        finally:
-            if process.poll() is not None:
-                session.client.until = time.monotonic() + max(2.0, lease_s)
-                session.client.delete(sessions)
+                self.renew(within_s=_KEEP_S)
+            except CommandFailed:
+                self._lost = True
 
+    def end(self) -> None:
+        """End the session, which releases its locks."""
+        self._session.client.until = max(self.until, time.monotonic() + _RELEASE_S)
+        self._session.client.delete(self._path)
 
-def _renewed(session: Context, sessions: str, held_until: float) -> float:
-    """Renew a session. Return when its lease ends. Raises `CommandFailed` if it has ended, or may have ended."""
-    asked_at = time.monotonic()
-    session.client.until = held_until - 1.0
-    try:
-        return asked_at + float(session.client.post(sessions)["lease_s"])
-    except CommandFailed as failed:
-        if not failed.passing:
-            raise
-        if time.monotonic() < held_until - 1.0:
-            return held_until
-        detail = f"the lease could not be renewed, so the command was stopped: {failed.detail}"
-        raise CommandFailed("lock-lost", detail) from failed
+    def end_if(self, stopped: bool) -> None:
+        """End the session after the command was stopped. If processes of it may still run, leave the session, so that
+        its lease runs out.
+        """
+        if not stopped:
+            output.remark("Processes of the command may still run, so the lock stays held until its lease ends.")
+            return
+        self._session.client.until = time.monotonic() + _RELEASE_S
+        with suppress(CommandFailed):  # the lock may be lost already
+            self._session.client.delete(self._path)
 
 
 def _status(code: int) -> int:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import signal
 import subprocess
+import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from quota.models import Membership
@@ -38,17 +44,27 @@ def space(cell, tenant):
     return Space(cell.id, tenant.id)
 
 
+def _at_terminal() -> None:
+    """Make the standard input the controlling terminal. A test run in the background may have inherited that SIGINT is
+    ignored.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @contextmanager
-def begun(cli: cli_world.Cli, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command in the background. It is killed at the end of the block."""
+def begun(cli: cli_world.Cli, *words: str, terminal: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Run a command in the background. It is killed at the end of the block. `terminal`: its controlling terminal."""
     process = subprocess.Popen(
         [BORGCTL, *words],
         env=cli.environment,
         cwd=cli.folder,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if terminal is None else terminal,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=terminal is not None,
+        preexec_fn=None if terminal is None else _at_terminal,
     )
     with process:
         try:
@@ -99,6 +115,43 @@ def test_a_command_is_stopped_when_its_lock_is_lost(olga, space) -> None:
         assert process.wait(60) == 1
         assert process.stdout.read() == "stopped\n"
         assert "has ended" in process.stderr.read()
+
+
+@pytest.mark.parametrize("ended_by", ["the lease", "a signal"])
+def test_all_processes_of_a_command_are_stopped(olga, space, ended_by: str) -> None:
+    script = 'sleep 300 & echo "$!"; wait; true'
+    with begun(olga, "lock", "acquire", "backup", "--lease", "5", "--exec", script) as process:
+        assert process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        try:
+            assert LockSession.objects.get().key, "a repeated request finds this session"
+            if ended_by == "the lease":
+                let_leases_end()
+            else:
+                process.terminate()
+            assert process.wait(60) == (1 if ended_by == "the lease" else 128 + signal.SIGTERM)
+            until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, what="the child has ended")
+        finally:
+            if child.is_running():
+                child.kill()
+    assert not LockSession.objects.exists()
+
+
+def test_ctrl_c_at_a_terminal_ends_the_command_and_releases_the_lock(olga, space) -> None:
+    keyboard, terminal = os.openpty()
+    try:
+        # A shell may start one more program after a signal, so this program replaces the shell.
+        command = f"""exec {sys.executable} -c 'import time; print("begun", flush=True); time.sleep(300)'"""
+        with begun(olga, "lock", "acquire", "backup", "--exec", command, terminal=terminal) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "begun\n"
+            os.write(keyboard, b"\x03")
+            assert process.wait(60) == 128 + signal.SIGINT
+            assert not LockSession.objects.exists(), process.stderr.read()
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
 
 
 def test_a_request_waits_until_the_lock_is_free(olga, space) -> None:
