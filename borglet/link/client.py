@@ -100,7 +100,8 @@ class _Session:
     reported_version: int = -1
     held: Poll | None = None
     held_until: float = 0.0
-    release: asyncio.TimerHandle | None = None
+    release: asyncio.Handle | None = None
+    release_at: float = 0.0  # uvloop's handle of an immediate call does not contain its time
 
 
 class Link:
@@ -291,9 +292,10 @@ class Link:
         loop = asyncio.get_running_loop()
         at = loop.time() + delay_s
         if session.release is not None:
-            if session.release.when() <= at:
+            if session.release_at <= at:
                 return
             session.release.cancel()
+        session.release_at = at
         session.release = loop.call_at(at, self._release, session)
 
     def _release(self, session: _Session) -> None:

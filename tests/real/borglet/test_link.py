@@ -10,9 +10,10 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 import pytest
+import uvloop
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
@@ -65,7 +66,13 @@ class Rig:
             await self.agent.close()
 
 
-def linked(authority: Authority, scenario: Callable[[Rig], Awaitable[None]], *, protocol: int = PROTOCOL) -> None:
+def linked(
+    authority: Authority,
+    scenario: Callable[[Rig], Awaitable[None]],
+    *,
+    protocol: int = PROTOCOL,
+    run: Callable[[Coroutine[None, None, None]], None] = asyncio.run,
+) -> None:
     async def whole() -> None:
         async with (
             asyncio.timeout(4 * BOUND_S),
@@ -77,7 +84,7 @@ def linked(authority: Authority, scenario: Callable[[Rig], Awaitable[None]], *, 
             assert not rig.agent.failed.done()
             rig.agent.state.validate()
 
-    asyncio.run(whole())
+    run(whole())
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -121,6 +128,21 @@ def test_a_held_poll_is_answered_when_something_changes_and_not_before(authority
         assert time.monotonic() - asked < BOUND_S / 2
 
     linked(authority, scenario)
+
+
+def test_an_answer_that_is_planned_for_now_is_not_planned_again_later(authority: Authority) -> None:
+    """The fleets of the bench use uvloop, whose handle of a call without a delay does not contain a time."""
+
+    async def scenario(rig: Rig) -> None:
+        shard = await rig.shard.arrival()
+        await shard.ask(hold_s=BOUND_S)
+        await until(lambda: rig.link._session is not None and rig.link._session.held is not None)
+        assert rig.link._session is not None
+        rig.link._release_after(rig.link._session, 0.0)
+        rig.link._release_after(rig.link._session, BOUND_S)
+        assert (await shard.hear()).sequence == shard.sequence
+
+    linked(authority, scenario, run=uvloop.run)
 
 
 def test_a_hold_runs_out_and_a_newer_poll_answers_the_held_one_first(authority: Authority) -> None:
