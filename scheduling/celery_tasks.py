@@ -122,7 +122,7 @@ def job_notices() -> None:
                 "tenants not notified of failed jobs and stopped updates; the next run tries again", cell=cell.name
             )
     if named:
-        log.info("tenants notified of jobs", jobs=named)
+        log.info("tenants notified of events and conditions of their jobs", jobs=named)
 
 
 @shared_task(name="scheduling.statistics", ignore_result=True)
@@ -139,7 +139,7 @@ def statistics_forget() -> None:
     now = timezone.now()
     folded, dropped = statistics_fold_old(now=now), statistics_drop_old(now=now)
     if folded or dropped:
-        log.info("old statistics folded and deleted", days=folded, deleted=dropped)
+        log.info("old statistics per hour summed to days, and the oldest deleted", days=folded, deleted=dropped)
 
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)
@@ -150,9 +150,12 @@ def journal_partitions() -> None:
         log.info("journal partitions made", number=made)
     try:
         if dropped := partitions.drop_orphans():
-            log.info("journal partitions of missing cells dropped", names=dropped)
+            log.info("dropped journal partitions of cells that no longer exist", names=dropped)
     except DatabaseError as error:  # for example, another process drops the same partition
-        log.warning("journal partitions of missing cells are dropped later", error=str(error).strip())
+        log.warning(
+            "cannot drop journal partitions of cells that no longer exist; the next run tries again",
+            error=str(error).strip(),
+        )
 
 
 @shared_task(name="scheduling.checkpoints", ignore_result=True)
@@ -174,7 +177,7 @@ def checkpoint_save(cell: str) -> None:
     try:
         saving.checkpoint_save(Cell.objects.get(name=cell))
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-        log.error("no checkpoint saved", cell=cell, error=str(error))
+        log.error("cannot save a checkpoint", cell=cell, error=str(error))
 
 
 @shared_task(name="scheduling.record", ignore_result=True)
@@ -184,9 +187,9 @@ def record(name: str, machines: int, days: float, seed: int) -> None:
     """
     try:
         done = record_in_child(name=name, machines=machines, days=days, seed=seed)
-        log.info("cell recorded", cell=name, result=done)
+        log.info("study cell recorded", cell=name, result=done)
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-        log.error("no cell recorded", cell=name, error=str(error))
+        log.error("cannot record a study cell", cell=name, error=str(error))
 
 
 @shared_task(name="scheduling.sessions_clear", ignore_result=True)

@@ -57,6 +57,6 @@ class StandbyScheduler(DatabaseScheduler):  # type: ignore[misc]
                 cursor.execute("SELECT set_config('idle_session_timeout', %s, false)", [f"{HANGS_S}s"])
                 return found
         except (DatabaseError, InterfaceError) as error:
-            log.warning("beat cannot reach PostgreSQL", error=str(error).strip())
+            log.warning("Celery beat cannot reach PostgreSQL", error=str(error).strip())
             self._session.close()
             return False

@@ -17,6 +17,12 @@ from serving.redis_url import read_sentinel_url
 SILENT_S = 5.0
 
 
+def _no_master(service_name: str) -> MasterNotFoundError:
+    return MasterNotFoundError(
+        f"no Redis Sentinel knows a master named {service_name!r}; check the name in BORG_REDIS_URL, and the Sentinels"
+    )
+
+
 class _Sentinel(Sentinel):
     """Asks a sentinel that did not answer only after `SILENT_S` again, as long as another one answers. Otherwise, a
     sentinel that is cut off would delay each attempt by the time limit of a connection, while the others elect a new
@@ -28,7 +34,7 @@ class _Sentinel(Sentinel):
         self._silent: dict[Any, float] = {}  # when it did not answer, by the monotonic clock
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Return the address of the master. Raises `MasterNotFoundError` if no sentinel names one."""
+        """Return the address of the master. Raises `MasterNotFoundError` if no sentinel knows one."""
         answered = False
         for sentinel in sorted(self.sentinels, key=self._silent.__contains__):
             if answered and self._silent.get(sentinel, -SILENT_S) + SILENT_S > time.monotonic():
@@ -42,7 +48,7 @@ class _Sentinel(Sentinel):
             self._silent.pop(sentinel, None)
             if state and self.check_master_state(state, service_name):  # type: ignore[no-untyped-call]
                 return state["ip"], state["port"]
-        raise MasterNotFoundError(f"no sentinel names a master of {service_name!r}")
+        raise _no_master(service_name)
 
 
 class _AsyncSentinel(AsyncSentinel):
@@ -53,7 +59,7 @@ class _AsyncSentinel(AsyncSentinel):
         self._silent: dict[Any, float] = {}
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Return the address of the master. Raises `MasterNotFoundError` if no sentinel names one."""
+        """Return the address of the master. Raises `MasterNotFoundError` if no sentinel knows one."""
         answered = False
         for sentinel in sorted(self.sentinels, key=self._silent.__contains__):
             if answered and self._silent.get(sentinel, -SILENT_S) + SILENT_S > time.monotonic():
@@ -67,7 +73,7 @@ class _AsyncSentinel(AsyncSentinel):
             self._silent.pop(sentinel, None)
             if state and self.check_master_state(state, service_name):
                 return state["ip"], state["port"]
-        raise MasterNotFoundError(f"no sentinel names a master of {service_name!r}")
+        raise _no_master(service_name)
 
 
 class _Pool(SentinelConnectionPool):

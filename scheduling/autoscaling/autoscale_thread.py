@@ -49,6 +49,8 @@ def autoscale_thread(cell: str, *, is_working: Callable[[], bool]) -> AbstractCo
         "autoscaler",
         take_turn,
         look_every_s=_IDLE_S,
-        away=lambda error: log.warning("jobs are scaled later", cell=cell, error=str(error).strip()),
+        away=lambda error: log.warning(
+            "a database error delays the autoscaler; the thread tries again", cell=cell, error=str(error).strip()
+        ),
         failed=lambda: log.exception("jobs are not scaled; the thread tries again", cell=cell),
     )

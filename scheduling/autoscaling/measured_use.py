@@ -139,7 +139,7 @@ def present_use(cell_id: int, job_ids: Sequence[int]) -> PresentUse | None:
     try:
         read = live_usage.read_cell(cell_id)
     except redis.RedisError as error:
-        log.warning("the present use of jobs is unknown", cell_id=cell_id, error=str(error))
+        log.warning("cannot read from Redis how much CPU and RAM jobs use now", cell_id=cell_id, error=str(error))
         return None
     rows = read.rows[(read.rows["at"] >= read.now - FRESH_S) & (read.rows["task_id"] > 0)]
     ids = np.array(job_ids, dtype=np.int64)

@@ -45,6 +45,8 @@ def cron_thread(cell: str, *, is_working: Callable[[], bool]) -> AbstractContext
         "cron",
         take_turn,
         look_every_s=_LOOK_EVERY_S,
-        away=lambda error: log.warning("runs of cron jobs are submitted later", cell=cell, error=str(error).strip()),
+        away=lambda error: log.warning(
+            "a database error delays runs of cron jobs; the thread tries again", cell=cell, error=str(error).strip()
+        ),
         failed=lambda: log.exception("runs of cron jobs are not submitted; the thread tries again", cell=cell),
     )

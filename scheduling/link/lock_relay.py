@@ -275,10 +275,14 @@ class LockRelay:
             try:
                 found = await self._renewals_database(_renew, machines)
             except DatabaseAway as error:
-                log.warning("locks of machines were not renewed", machines=len(batch), error=str(error))
+                log.warning(
+                    "PostgreSQL is unreachable; the leases of locks that tasks hold were not renewed",
+                    machines=len(batch),
+                    error=str(error),
+                )
                 continue
             except Exception:
-                log.exception("cannot renew locks of machines", machines=len(batch))
+                log.exception("cannot renew the leases of locks that tasks hold", machines=len(batch))
                 continue
             self._figures.lock_renewals += sum(map(len, found.sessions.values()))
             for connection, renewal in batch.items():

@@ -152,7 +152,7 @@ def forget(cell_id: int, machine_ids: Iterable[int]) -> None:
         wakeups.client().zrem(key("contact", cell_id), *names)
         wakeups.client().hdel(key("holder", cell_id), *names)
     except redis.RedisError as error:
-        log.warning("cannot delete the contacts of machines", machines=len(names), error=str(error))
+        log.warning("cannot delete the times at which machines last reported", machines=len(names), error=str(error))
 
 
 def forget_cell(cell_id: int) -> None:
@@ -160,7 +160,11 @@ def forget_cell(cell_id: int) -> None:
     try:
         wakeups.client().delete(*(key(kind, cell_id) for kind in ("contact", "holder", "shards", "overloaded")))
     except redis.RedisError as error:
-        log.warning("cannot delete the contacts of a deleted cell", cell_id=cell_id, error=str(error))
+        log.warning(
+            "cannot delete the times at which machines of a deleted cell last reported",
+            cell_id=cell_id,
+            error=str(error),
+        )
 
 
 def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = LIVE_S) -> set[int]:
@@ -173,7 +177,7 @@ def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = L
     try:
         contacts = read(cell_id)
     except redis.RedisError as error:
-        log.warning("cannot read the contacts of machines", error=str(error))
+        log.warning("cannot read when machines last reported", error=str(error))
         return set()
     return {machine for machine in ids if contacts.now - contacts.last.get(machine, 0.0) < seconds}
 

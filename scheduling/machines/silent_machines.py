@@ -93,7 +93,9 @@ class Silence:
         except redis.RedisError as error:
             if self._swept:
                 log.warning(
-                    "cannot read the contacts of machines; no machine is marked down", cell_id=cell_id, error=str(error)
+                    "cannot read when machines last reported; no machine is marked down",
+                    cell_id=cell_id,
+                    error=str(error),
                 )
             self._start_again()
             self._away_until = time.monotonic() + AWAY_S

@@ -143,7 +143,7 @@ class MasterProcess:
     def _wait_for(self, what: str) -> None:
         if what != self._waits_for:
             self._waits_for = what
-            log.info("the master waits", process=self.name, waits_for=what)
+            log.info("the master cannot work yet; `waits_for` names the cause", process=self.name, waits_for=what)
 
     def _release_leases_of_ended_processes(self) -> None:
         """Release the leases of processes of this host that have ended, so that a standby of another host need not wait

@@ -49,6 +49,8 @@ def workflow_thread(cell: str, *, is_working: Callable[[], bool]) -> AbstractCon
         "workflows",
         take_turn,
         look_every_s=_IDLE_S,
-        away=lambda error: log.warning("workflows are advanced later", cell=cell, error=str(error).strip()),
+        away=lambda error: log.warning(
+            "a database error delays workflows; the thread tries again", cell=cell, error=str(error).strip()
+        ),
         failed=lambda: log.exception("workflows are not advanced; the thread tries again", cell=cell),
     )

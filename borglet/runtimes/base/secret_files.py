@@ -146,7 +146,10 @@ def _hand_over_socket(folder: int, owner: tuple[int, int]) -> None:
     try:
         about = os.fstat(found)
         if not stat.S_ISSOCK(about.st_mode) or about.st_uid != os.geteuid():
-            raise OSError(f"{LOCK_SOCKET} of the task was replaced while it was created")
+            raise OSError(
+                f"another process replaced the file {LOCK_SOCKET} of the task while the Borglet created it; change the"
+                " program of the task so that it leaves this file alone"
+            )
         os.chown(f"/proc/self/fd/{found}", *owner)
     finally:
         os.close(found)

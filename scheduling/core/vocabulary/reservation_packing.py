@@ -65,7 +65,9 @@ def unpack(text: str) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, ...
             expanding = zlib.decompressobj()
             content = expanding.decompress(base64.b64decode(text[len(_COMPRESSED) :], validate=True), _MOST_BYTES)
             if not expanding.eof:
-                raise ValueError("the compressed text is incomplete, or has too many bytes")
+                raise ValueError(
+                    f"the compressed text is incomplete, or has more than {_MOST_BYTES:,} bytes when unpacked"
+                )
         else:
             content = text.encode()
         unit, tails, steps, indexes, cpu, ram, disk, places = _decoder.decode(content)

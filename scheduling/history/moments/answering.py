@@ -71,7 +71,9 @@ def _neighbours(cell: Cell, revision: int) -> tuple[dt.datetime | None, dt.datet
     try:
         return _newest_until(cell, revision), _newest_until(cell, revision - 1), _oldest_after(cell, revision)
     except Rejected as problem:  # the state was rebuilt, so the moment can be shown
-        log.warning("the neighbours of a past moment are unknown", cell=cell.name, error=problem.detail)
+        log.warning(
+            "cannot read the times of the changes before and after a past moment", cell=cell.name, error=problem.detail
+        )
         return None, None, None
 
 

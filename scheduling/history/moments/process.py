@@ -84,7 +84,7 @@ class MomentProcess:
             raise _unavailable(detail) from error
         except ProcessEnded as error:
             self.close()
-            log.error("the process of past moments failed", error=str(error))
+            log.error("the process that rebuilds past states of cells failed", error=str(error))
             detail = f"the process that rebuilds past states has ended; try again in {_RETRY_AFTER_S} seconds"
             raise _unavailable(detail) from error
         return msgspec.json.decode(answer, type=MomentAnswer)

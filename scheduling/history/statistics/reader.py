@@ -44,7 +44,11 @@ def statistics_read(cell: Cell, *, now: dt.datetime, seconds: float = 20.0, at_o
         try:
             number = _read_part(cell, now, at_once)
         except _PartMissing as missing:
-            log.warning("statistics continue from the present rows", cell=cell.name, reason=str(missing))
+            log.warning(
+                "a part of the journal is missing; the statistics go on from the present state of the cell",
+                cell=cell.name,
+                reason=str(missing),
+            )
             _begin_with_rows(cell, now, instead_of=missing.revision)
             continue
         read += number
@@ -86,7 +90,7 @@ class _PartMissing(Exception):
     """
 
     def __init__(self, revision: int, following: int) -> None:
-        super().__init__(f"revision {following} follows after revision {revision}")
+        super().__init__(f"the last revision that was read is {revision}, but the journal continues with {following}")
         self.revision = revision
 
 

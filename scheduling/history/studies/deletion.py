@@ -67,11 +67,15 @@ def _forget(cell_id: int, name: str) -> None:
         for file in list(files.listing(checkpoints_under(name))):
             files.delete(file.key)
     except StoreAway as error:
-        log.warning("checkpoints of a deleted cell are left", cell=name, error=str(error))
+        log.warning(
+            "cannot delete the checkpoints of a deleted cell; they stay in the store", cell=name, error=str(error)
+        )
     try:
         for (partition,) in query("SELECT name FROM scheduling_event_partition WHERE cell_id = %s", [cell_id]):
             partitions.detach(Event._meta.db_table, partition)
         partitions.drop_detached(Event._meta.db_table)
     except DatabaseError as error:
-        log.warning("the journal of a deleted cell is dropped later", cell=name, error=str(error).strip())
+        log.warning(
+            "cannot drop the journal of a deleted cell; a worker tries again", cell=name, error=str(error).strip()
+        )
     log.info("study cell deleted", cell=name)

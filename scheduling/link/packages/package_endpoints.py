@@ -324,7 +324,10 @@ class PackageDoors:
                     await self._database(partial(packages_held, principal=ME), cell_id, readable(reports))
                     self._holdings.written(reports)
                 except DatabaseAway as error:
-                    log.warning("database unreachable: the packages of machines are stored later", error=str(error))
+                    log.warning(
+                        "the database is unreachable; the packages of machines will be stored when it answers",
+                        error=str(error),
+                    )
 
     async def _announce_all(self, cell_id: int, machine_id: int, port: int, installed: Sequence[str]) -> None:
         """Announce to all shards that a machine has certain packages. `installed`: the digests of its packages, of

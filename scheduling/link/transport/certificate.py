@@ -119,7 +119,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> N
                 sides.remove(side)
             except ssl.SSLWantReadError:
                 continue
-    raise ValueError("a test of the TLS handshake with this certificate does not end")
+    raise ValueError("a test of the TLS handshake with this certificate did not finish")
 
 
 def _sign(
