@@ -209,7 +209,10 @@ class LockKeeper:
                     while not self._knows(run):
                         await self._confirmed.wait()
             if not self._knows(run):
-                detail = "the Borglet does not know yet whether the task holds locks; count with your last `left_s`"
+                detail = (
+                    "the Borglet cannot say yet whether the task holds locks; until it can, subtract the time since"
+                    " your last answer from the `left_s` of that answer"
+                )
                 raise LinkAway(detail)
         deadline = loop.time() + min(wait_s, MOST_WAIT_S)
         while (lease := self._lease_of(run)) is not None and (wait_s := deadline - loop.time()) > 0:

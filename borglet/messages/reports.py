@@ -70,8 +70,8 @@ def opened(report: WireReport) -> Report:
         wanted = columns * (1 + len(tasks))
         if len(figures) != wanted:
             raise MalformedMessage(
-                f"Expected {wanted} numbers, {columns} each for the machine and {len(tasks)} tasks, got {len(figures)};"
-                " use the same release of Borglet and cell - at `$.usages`"
+                f"Expected {wanted} numbers, which are {columns} for the machine and {columns} for each of {len(tasks)}"
+                f" tasks, but got {len(figures)}; use the same release of Borglet and cell - at `$.usages`"
             )
         usage, *each = (Usage(*figures[n : n + columns]) for n in range(0, len(figures), columns))
         tasks = [msgspec.structs.replace(task, usage=used) for task, used in zip(tasks, each, strict=True)]

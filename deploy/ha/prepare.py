@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--link", default="", help="URL for machines; default: the host of --url with port 8443")
     parser.add_argument("--listen", default="", help="address that all hosts listen on; default: their own addresses")
     parser.add_argument(
-        "--without-haproxy", action="store_true", help="processes connect to PostgreSQL themselves, as on Kubernetes"
+        "--without-haproxy",
+        action="store_true",
+        help="processes connect to PostgreSQL directly, without HAProxy on their host, as on Kubernetes",
     )
     parser.add_argument("--out", type=Path, required=True, help="folder to write; keep it secret")
     options = parser.parse_args(arguments)

@@ -34,7 +34,10 @@ _HEADERS = {
     429: {
         "Retry-After": {"schema": {"type": "integer", "minimum": 0}},
         "RateLimit-Policy": {"schema": _TEXT, "description": "The limits: `q` requests per `w` seconds."},
-        "RateLimit": {"schema": _TEXT, "description": "The requests `r` that are left; all are in `t` seconds."},
+        "RateLimit": {
+            "schema": _TEXT,
+            "description": "`r`: the requests that are left. After `t` seconds, the full number is available again.",
+        },
     },
     503: {"Retry-After": {"schema": {"type": "integer", "minimum": 0}}},
 }

@@ -276,7 +276,7 @@ def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobRefer
             large = failed.code == "confirm"
             problems[str(job)] = f"{failed.detail}; use `borgctl kill {job} --confirm N`" if large else failed.detail
     if problems:
-        detail = f"{output.number(len(problems), 'change')} failed; run the command again to make them"
+        detail = f"{output.number(len(problems), 'change')} failed; run the command again to repeat them"
         raise CommandFailed("not-all-applied", detail, fields=problems)
 
 

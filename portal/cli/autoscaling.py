@@ -33,7 +33,7 @@ def show(session: Context, job: JobArgument) -> None:
     else:
         output.say("recommended:  no change")
     if answer["needed"] is not None:
-        output.say(f"load:         needs {answer['needed']:.1f} tasks at its target")
+        output.say(f"load:         {answer['needed']:.1f} tasks are needed to bring the load of each to its target")
     for name, text in (
         ("usage_since", "measured:     since {}"),
         ("out_of_memory_at", "memory:       a task ran out of memory at {}"),
@@ -79,8 +79,8 @@ def simulate(
             f"unused:       CPU {slack['cpu']:.0%} -> {after['cpu']:.0%}, RAM {slack['ram']:.0%} -> {after['ram']:.0%}"
         )
         output.say(
-            f"too little:   {vertical['oom_task_days']} of {vertical['task_days']} task-days out of memory,"
-            f" {vertical['throttled']:.2%} of the time more CPU used than the limit"
+            f"too low:      a task runs out of memory on {vertical['oom_task_days']} of {vertical['task_days']}"
+            f" task-days, and uses more CPU than its limit in {vertical['throttled']:.2%} of the time"
         )
         output.say(f"changes:      {vertical['changes_total']}, {_money(vertical['saves_per_month'])}")
     if (horizontal := answer["horizontal"]) is not None:

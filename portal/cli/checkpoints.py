@@ -217,16 +217,16 @@ def _restored(answer: dict[str, Any], *, shown: bool) -> list[str]:
         tasks = output.number(answer[what]["tasks"], "task")
         lines += _names(answer[what], f"{output.number(answer[what]['number'], 'job')} with {tasks}, {title}")
     for what, title in (
-        ("tasks_revived", "of live jobs, killed or failed since, so pending again"),
-        ("tasks_ended", "of live jobs, dead then, so ended"),
-        ("tasks_finished", "finished since, so not repeated"),
-        ("tasks_elsewhere", "on another machine than then, left there"),
+        ("tasks_revived", f"of live jobs pending again: killed or failed after revision {to}"),
+        ("tasks_ended", f"of live jobs ended: dead at revision {to}"),
+        ("tasks_finished", f"not repeated: finished after revision {to}"),
+        ("tasks_elsewhere", f"kept on another machine than at revision {to}"),
     ):
         lines += [f"  {output.number(answer[what], 'task')} {title}"] if answer[what] else []
     for what, title in (
-        ("joined", "joined since, left alone"),
+        ("joined", "joined since, and kept"),
         ("removed", "removed since, not brought back"),
-        ("machines_changed", "with other facts or another state, left alone"),
+        ("machines_changed", "with changed properties or state, kept as now"),
     ):
         lines += _names(answer[what], f"{output.number(answer[what]['number'], 'machine')} {title}")
     lines += [f"  Not set back: {one['job']}: {one['reason']}" for one in answer["problems"]]
@@ -239,7 +239,9 @@ def _restored(answer: dict[str, Any], *, shown: bool) -> list[str]:
     if shown:
         lines.append(f"To do it: {again} --at {to} --if-revision {before}")
     else:
-        lines.append(f"The new history is {answer['history']}. To go back: {again} --at {before}")
+        lines.append(
+            f"The cell now has the new history {answer['history']}. To undo this restore: {again} --at {before}"
+        )
     return lines
 
 

@@ -101,7 +101,10 @@ def watch(
     session: Context,
     name: Name,
     after: Annotated[
-        int | None, typer.Option(min=0, help="Wait for a change after this sequence number. Default: print it first.")
+        int | None,
+        typer.Option(
+            min=0, help="Wait for a change after this sequence number. Default: print the lock as it is now first."
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End after the first change.")] = False,
     cell: CellOption = None,
@@ -187,7 +190,7 @@ def evict(
 ) -> None:
     """End the session that holds a lock, so that others can acquire all its locks. Only for owners."""
     if not (yes or dry_run):
-        output.sure(f"End the session that holds {name}? Its holder may go on for some seconds.")
+        output.sure(f"End the session that holds {name}? For some seconds, its holder may still act as the holder.")
     answer = session.client.post(_path(session, cell, tenant, "evict", name), dry_run=dry_run)
     return session.say(answer, f"The session that held lock {name} {output.would_be(dry_run)} ended.")
 

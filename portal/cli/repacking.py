@@ -25,7 +25,8 @@ def repack_plan(
     session: Context,
     reason: Reason,
     machines: Annotated[
-        int | None, typer.Option(min=1, help="After the moves, so many machines have no task. Free ones count too.")
+        int | None,
+        typer.Option(min=1, help="Machines that have no task after the moves. Machines that are free now count too."),
     ] = None,
     share: Annotated[
         str | None,
@@ -70,8 +71,11 @@ def repack_plan(
     while answer["state"] == "planning":
         if time.monotonic() > until:
             number = answer["id"]
-            what = f"the master has not made the plan within {_PLANNED_WITHIN_S:.0f} s; is it running? See later with "
-            raise CommandFailed("timeout", f"{what}`borgctl repack status {number}`")
+            what = (
+                f"the master has not made the plan within {_PLANNED_WITHIN_S:.0f} s; check that the master runs, and"
+                " look for"
+            )
+            raise CommandFailed("timeout", f"{what} the plan later with `borgctl repack status {number}`")
         time.sleep(_LOOK_EVERY_S)
         answer = session.client.get(_path(session, cell, answer["id"]))
     if answer["state"] != "planned":

@@ -73,7 +73,7 @@ SETTINGS: dict[str, Setting] = {
         "", "Rights of the provider's groups, such as search=operator@ubar,borg=sre, with commas.", checks.oidc_roles
     ),
     "BORG_TOKEN_DAYS": Setting(
-        "0", "Most days for which a new token may be valid; 0: no limit.", checks.number(0, 36_500)
+        "0", "Largest number of days for which a new token may be valid; 0: no limit.", checks.number(0, 36_500)
     ),
     "BORG_ALLOWED_HOSTS": Setting(
         "127.0.0.1,localhost,[::1]",
@@ -223,7 +223,9 @@ SETTINGS: dict[str, Setting] = {
         "1000", "Largest number of live workflows in a cell.", checks.number(0, 10**5)
     ),
     "BORG_MAX_WATCHES": Setting(
-        "5000", "Most live pages, WebSockets and long polls of names per web process.", checks.number(1, 10**6)
+        "5000",
+        "Largest number of live pages, WebSockets and long polls of names per web process.",
+        checks.number(1, 10**6),
     ),
     "BORG_MAX_WATCHES_PER_CALLER": Setting(
         "1000", "The limit of BORG_MAX_WATCHES per user, service account or task.", checks.number(1, 10**6)

@@ -126,7 +126,9 @@ def channel_secret_rotate(
         )
     if not dt.timedelta(0) <= overlap <= LONGEST_OVERLAP:
         raise invalid(
-            "overlap_hours", _("the overlap is out of range; give 0 to %d hours") % (LONGEST_OVERLAP.days * 24)
+            "overlap_hours",
+            _("the time for which both secrets are valid is out of range; give 0 to %d hours")
+            % (LONGEST_OVERLAP.days * 24),
         )
     with records.write(principal) as entry:
         row = _locked(channel)

@@ -37,7 +37,9 @@ def token_rotate(*, principal: Principal, key: str, overlap: dt.timedelta = OVER
     """
     if not dt.timedelta(0) <= overlap <= LONGEST_OVERLAP:
         most = LONGEST_OVERLAP // dt.timedelta(hours=1)
-        raise invalid("overlap_hours", f"the time with both tokens is out of range; give 0 to {most} hours")
+        raise invalid(
+            "overlap_hours", f"the time for which both tokens are valid is out of range; give 0 to {most} hours"
+        )
     own = issued_for(principal)
     if principal.sre and Scope.ADMIN in principal.scopes:
         own |= Q(user__service_account__isnull=False)

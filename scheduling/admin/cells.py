@@ -301,7 +301,7 @@ def _losses(found: CellDeletion) -> list[tuple[str, str]]:
         ),
         (_("Tenants with quota, packages or jobs"), ", ".join(found.tenants) or _("none")),
         (_("Packages, which are deleted"), str(found.packages)),
-        (_("Capabilities for this cell, which end"), str(found.capabilities)),
+        (_("Capabilities for this cell, which end with it"), str(found.capabilities)),
         (_("Names in DNS"), _("%(number)d in the zone %(zone)s") % {"number": found.dns_names, "zone": found.dns_zone}),
         (
             _("History, which SREs can still read"),

@@ -374,9 +374,7 @@ class BrakeAdmin(FactsAdmin):
         "keep",
         label=gettext_lazy("Keep the brake on"),
         title=gettext_lazy("Keep the brakes on"),
-        warning=gettext_lazy(
-            "The cell does not continue until the cause of these brakes has ended. The brakes cause no more alerts."
-        ),
+        warning=gettext_lazy("These brakes hold tasks back until their cause has ended. They raise no more alerts."),
         service=lambda brake, **given: brake_keep(cell=brake.cell, kind=brake.kind, **given),
         row_as="brake",
     )

@@ -50,7 +50,9 @@ class AutoscalingSerializer(serializers.Serializer[Any]):
     wanted = ScaledValuesSerializer(help_text="The recommended values.")
     available = serializers.BooleanField(help_text="Whether they differ enough to be worth a change.")
     saves_per_month = serializers.IntegerField(help_text="Negative if the recommended values cost more.")
-    needed = serializers.FloatField(allow_null=True, help_text="How many tasks the load needs at its target.")
+    needed = serializers.FloatField(
+        allow_null=True, help_text="How many tasks are needed to bring the load of each task to its target."
+    )
     usage_since = serializers.DateTimeField(allow_null=True, help_text="Since when there is measured use.")
     out_of_memory_at = serializers.DateTimeField(allow_null=True, help_text="When a task ran out of memory last.")
     tasks_held_until = serializers.DateTimeField(
@@ -128,7 +130,8 @@ class SimulationRequestSerializer(serializers.Serializer[Any]):
     autoscale = serializers.DictField(
         default=None,
         allow_null=True,
-        help_text="The content of `autoscale` in a job file. Default: the job's own; without it, limits only.",
+        help_text="The content of `autoscale` in a job file. Default: that of the job. If it has none, only limits are"
+        " simulated.",
     )
 
 
@@ -147,7 +150,9 @@ class VerticalSimulationSerializer(serializers.Serializer[Any]):
     slack = _pair("SimulatedSlack", serializers.FloatField)
     slack_after = _pair("SimulatedSlackAfter", serializers.FloatField)
     task_days = serializers.IntegerField(help_text="Days of tasks in the record, counted per task and day.")
-    oom_task_days = serializers.IntegerField(help_text="Those on which the task would have run out of memory.")
+    oom_task_days = serializers.IntegerField(
+        help_text="Those of `task_days` on which the task would have run out of memory."
+    )
     throttled = serializers.FloatField(help_text="Share of the windows in which a task used more CPU than its limit.")
     changes_total = serializers.IntegerField()
     changes = inline_serializer(
@@ -164,7 +169,9 @@ class HorizontalSimulationSerializer(serializers.Serializer[Any]):
     least = serializers.IntegerField()
     most = serializers.IntegerField()
     beyond = serializers.FloatField(help_text="Share of the windows in which the load needed more tasks.")
-    metric_left_out = serializers.BooleanField(help_text="Whether a metric was left out; metrics are not recorded.")
+    metric_left_out = serializers.BooleanField(
+        help_text="Whether the simulation ignored the metric in `autoscale`, because metrics of tasks are not recorded."
+    )
     changes_total = serializers.IntegerField()
     changes = inline_serializer(
         "SimulatedTasksChange", {"at": serializers.DateTimeField(), "tasks": serializers.IntegerField()}, many=True

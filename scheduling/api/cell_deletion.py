@@ -45,7 +45,7 @@ class CellDeletionSerializer(serializers.Serializer[Any]):
     cron_jobs = serializers.IntegerField(help_text="Cron jobs, which are deleted.")
     templates = serializers.IntegerField(help_text="Templates, which are deleted.")
     workflows = serializers.IntegerField(help_text="Workflows, which are deleted.")
-    capabilities = serializers.IntegerField(help_text="Capabilities for this cell, which end.")
+    capabilities = serializers.IntegerField(help_text="Capabilities for this cell, which end with it.")
     dns_zone = serializers.CharField(help_text="The DNS zone of the cell, which disappears.")
     dns_names = serializers.IntegerField(help_text="How many jobs, tasks and machines have names in the zone.")
     tenants = serializers.ListField(

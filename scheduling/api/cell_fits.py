@@ -19,7 +19,8 @@ class CellFitSerializer(serializers.Serializer[Any]):
     cell = serializers.CharField()
     tasks = serializers.IntegerField(help_text="Number of tasks in the job file.")
     room = serializers.IntegerField(
-        help_text="Number of tasks that fit now without preemption. If tasks differ, the smallest number of a kind."
+        help_text="Number of tasks that fit now without preemption. If tasks differ, that of the kind of which fewest"
+        " fit."
     )
     fits = FitSerializer(many=True, help_text="One entry per kind of equal tasks, for the first three kinds.")
     problem = serializers.CharField(help_text="Why there is no result for this cell, or an empty text.")

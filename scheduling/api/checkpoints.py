@@ -106,7 +106,9 @@ class MomentCheckpointView(CellView):
         parameters=[
             OpenApiParameter("revision", int, description="The revision. Default: the present one."),
             OpenApiParameter("time", OpenApiTypes.DATETIME, description="A time, instead of a revision."),
-            OpenApiParameter("hours", float, description="Include what happened in so many hours afterwards."),
+            OpenApiParameter(
+                "hours", float, description="Number of hours after this moment whose events are included."
+            ),
         ],
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY},
     )

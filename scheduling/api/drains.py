@@ -63,7 +63,7 @@ class DrainProgressSerializer(serializers.Serializer[Any]):
     )
     tasks_staying = serializers.IntegerField(
         source="staying",
-        help_text="The tasks of `tasks_left` that a re-packing leaves there, or that leave in a later step of it.",
+        help_text="The tasks of `tasks_left` that a re-packing keeps on the machine, or moves only in a later step.",
     )
     tasks_stopping = serializers.IntegerField(
         source="stopping", help_text="Evicted tasks whose processes have not ended yet. `tasks_left` excludes them."

@@ -112,14 +112,14 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     ahead = serializers.FloatField(help_text="Upper bound of tasks ahead: all that compete for the same machines.")
     at = serializers.FloatField(
         allow_null=True,
-        help_text="When the tasks are expected to start (basis `booked`, `time-limits` or `run-times`), or when the"
-        " gang is for which the capacity is booked (`booked-for-a-gang`), in seconds since the epoch.",
+        help_text="Expected start of the tasks (basis `booked`, `time-limits` or `run-times`), or of the gang for which"
+        " the capacity is booked (`booked-for-a-gang`), in seconds since the epoch.",
     )
     machines = serializers.IntegerField(help_text="Machines on which capacity is booked for a gang.")
     fills_s = serializers.FloatField(
         allow_null=True,
-        help_text="The longest sum of `max_run_s`, `notice_s` and `leave_s` with which a task of this class would use"
-        " the booked capacity now, if its `restart.on` is `never` and it has no health check.",
+        help_text="A task of this class can use the booked capacity now if its `restart.on` is `never`, it has no"
+        " health check, and its `max_run_s`, `notice_s` and `leave_s` add up to at most this.",
     )
 
 

@@ -65,7 +65,9 @@ class LockSerializer(LockSummarySerializer):
 
 
 class AcquiredLockSerializer(LockSerializer):
-    session = serializers.UUIDField(help_text="Holds the lock. Renew it within the lease.")
+    session = serializers.UUIDField(
+        help_text="The session that holds the lock. Renew the session before its lease ends."
+    )
     again = serializers.SerializerMethodField(help_text="Whether the session held the lock before.")
 
     def get_again(self, row: Lock) -> bool:
@@ -107,7 +109,9 @@ class LockSessionSerializer(serializers.Serializer[Any]):
 
 
 class LockReleasedSerializer(serializers.Serializer[Any]):
-    session_continues = serializers.BooleanField(help_text="False: it held no other lock, and has ended.")
+    session_continues = serializers.BooleanField(
+        help_text="Whether the session still exists. It ends if it held no other lock."
+    )
 
 
 class _LocksView(CellView):

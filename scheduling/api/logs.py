@@ -26,8 +26,12 @@ class LogsView(CellView):
             OpenApiParameter("search", OpenApiTypes.STR, description="Return only `lines` that contain this text."),
             OpenApiParameter("ignore_case", OpenApiTypes.BOOL, description="Whether `search` ignores case."),
             OpenApiParameter("since", OpenApiTypes.DATETIME, description="Return only output from this time on."),
-            OpenApiParameter("lines", OpenApiTypes.INT, description=f"Most lines to return, at most {MAX_LINES}."),
-            OpenApiParameter("limit", OpenApiTypes.INT, description=f"Most bytes, at most {MAX_LOG_BYTES}."),
+            OpenApiParameter(
+                "lines", OpenApiTypes.INT, description=f"Largest number of lines to return, at most {MAX_LINES}."
+            ),
+            OpenApiParameter(
+                "limit", OpenApiTypes.INT, description=f"Largest number of bytes to return, at most {MAX_LOG_BYTES}."
+            ),
         ],
         responses=LogSerializer,
     )

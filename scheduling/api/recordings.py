@@ -16,7 +16,7 @@ from scheduling.recording.requests import DAYS, MACHINES, SEED, record_request
 
 class RecordingSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=63, help_text="Name of the new cell.")
-    machines = serializers.IntegerField(default=MACHINES, help_text="Number of drawn machines.")
+    machines = serializers.IntegerField(default=MACHINES, help_text="Number of randomly generated machines.")
     days = serializers.FloatField(default=DAYS, help_text="Length of the history.")
     seed = serializers.IntegerField(default=SEED, help_text="Seed of all random choices.")
 

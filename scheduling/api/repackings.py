@@ -76,7 +76,8 @@ class RepackingStepSerializer(serializers.Serializer[Any]):
 class RepackingPlanSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(max_length=300)
     machines = serializers.IntegerField(
-        required=False, help_text="After the moves, so many machines have no task, free machines included."
+        required=False,
+        help_text="Number of machines that have no task after the moves. Machines that are free now count too.",
     )
     share = serializers.FloatField(required=False, help_text="The same, as a share of the machines that are up: 0.03.")
     job = serializers.CharField(
@@ -87,7 +88,8 @@ class RepackingPlanSerializer(serializers.Serializer[Any]):
     )
     job_share = serializers.FloatField(
         default=repackings.JOB_SHARE,
-        help_text="Share of the tasks of each job that may move; as many as may be down at once may always move.",
+        help_text="Share of the tasks of each job that may move. The number that its disruption budget allows to be"
+        " down may always move.",
     )
     most_priority = serializers.IntegerField(
         default=repackings.MOST_PRIORITY, help_text="Tasks of a higher priority stay."

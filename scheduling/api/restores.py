@@ -53,15 +53,17 @@ class RestoredSerializer(serializers.Serializer[Any]):
         help_text="Jobs whose spec has changed since. They are updated to the earlier spec."
     )
     tasks_revived = serializers.IntegerField(help_text="Tasks of live jobs that become pending again.")
-    tasks_ended = serializers.IntegerField(help_text="Tasks of live jobs that were dead, and end.")
+    tasks_ended = serializers.IntegerField(
+        help_text="Tasks of live jobs that were dead at that moment, and are live now. They are ended."
+    )
     tasks_finished = serializers.IntegerField(help_text="Tasks that have finished since. They are not repeated.")
     tasks_elsewhere = serializers.IntegerField(
-        help_text="Tasks that run on another machine than then. They stay there."
+        help_text="Tasks that now run on another machine than at that moment. They stay there."
     )
     joined = RestoredNamesSerializer(help_text="Machines that joined since. They stay.")
     removed = RestoredNamesSerializer(help_text="Machines that were removed since. They do not come back.")
     machines_changed = RestoredNamesSerializer(
-        help_text="Machines with other facts or another state. They stay as they are."
+        help_text="Machines whose properties or state have changed since. They stay as they are."
     )
     problems_number = serializers.IntegerField(help_text="Number of jobs that cannot be set back.")
     problems = RestoreProblemSerializer(many=True, help_text="The first 100 of these jobs.")

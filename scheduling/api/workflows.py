@@ -83,7 +83,10 @@ class WorkflowDetailSerializer(WorkflowSerializer):
 class WorkflowNodeSerializer(serializers.ModelSerializer[WorkflowNode]):
     branch = serializers.SerializerMethodField(help_text="Place of the item; null for the node itself.")
     state = serializers.ChoiceField([state.value for state in NodeState])
-    after = serializers.DictField(child=serializers.CharField(), help_text="Conditions of the nodes before this one.")
+    after = serializers.DictField(
+        child=serializers.CharField(),
+        help_text="Earlier nodes for which this node waits, and how each of them must end.",
+    )
     item = serializers.JSONField(help_text="The item of a branch.")
     result = serializers.JSONField(help_text="The value that a task of the node has set.")
 

@@ -204,7 +204,11 @@ def _reason(row: _Row, decision: ScaleDecision) -> str:
     if row.scheduled is not None and decision.wanted == row.scheduled:
         return f"{text}, by schedule"
     needed = decision.state.needed
-    return text if needed is None else f"{text}, because the load needs {needed:.1f} tasks at its target"
+    return (
+        text
+        if needed is None
+        else f"{text}, because {needed:.1f} tasks are needed to bring the load of each to its target"
+    )
 
 
 def _seconds(at: dt.datetime | None) -> float | None:

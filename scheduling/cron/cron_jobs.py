@@ -241,8 +241,9 @@ def _record_dropped(entry: JournalEntry, row: CronJob, cause: str) -> None:
         number, at = number + 1, due_runs.next_time(row.schedule, row.time_zone, at)
     times = f"{number}{' or more' * (number == _MOST_COUNTED)} due time{'s' * (number > 1)}"
     detail = (
-        f"cron job {row.name} had no run yet for {times} until {entry.time:%Y-%m-%d %H:%M:%S} UTC, when {cause} by"
-        f" {entry.principal.name}; start a run with `borgctl cron run {row.name}` if you need it"
+        f"cron job {row.name} has no run for {times}, because {cause} by {entry.principal.name} at"
+        f" {entry.time:%Y-%m-%d %H:%M:%S} UTC, before a run was submitted; start a run with"
+        f" `borgctl cron run {row.name}` if you need it"
     )
     missed = CronRun(cron_job=row, due_at=row.next_at, outcome=CronRun.MISSED, code="cron-changed", detail=detail)
     missed.at = entry.time

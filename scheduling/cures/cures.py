@@ -187,7 +187,7 @@ class _Search:
             return []
         if answer.untried:
             self.notes.append(
-                f"The time for trials was over before {len(answer.untried)} of the changes were tried; ask again."
+                f"{len(answer.untried)} of the changes were not tried, because the time for trials was over; ask again."
             )
         if answer.base.placed >= self.tasks:
             self.waiting = replace(

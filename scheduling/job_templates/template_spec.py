@@ -120,7 +120,7 @@ def dispatched(name: str, stored: Mapping[str, Any], given: Mapping[str, Any], s
     problems = Problems()
     if suffix and (len(suffix) > MAX_SUFFIX or not DNS_LABEL.fullmatch(f"x{suffix}")):
         cure = f"use at most {MAX_SUFFIX} lower-case letters, digits and hyphens, a letter or digit last"
-        problems.add("suffix", f"{suffix[:64]!r} cannot end the name of a job; {cure}")
+        problems.add("suffix", f"{suffix[:64]!r} cannot be the end of the name of a job; {cure}")
     values = arguments(msgspec.convert(stored["parameters"], ParametersSchema), given, problems)
     if not problems.found:
         check_size(stored["job"], values, problems)

@@ -176,7 +176,7 @@ class LockRelay:
             ("this link server", self._waiting_calls, MAX_WAITING),
         ):
             if number >= most:
-                raise _busy(f"{number} requests of {of} wait for locks, which is the limit")
+                raise _busy(f"{number} requests of {of} wait for locks already, which is the limit")
         if self._waiting_bytes + size > MAX_WAITING_BYTES:
             raise _busy("the requests that wait for locks have too large contents; acquire the lock without a content")
 

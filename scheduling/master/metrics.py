@@ -159,7 +159,9 @@ def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
 
 def _cron(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
     lag = GaugeMetricFamily(
-        "borg_cron_lag_seconds", "How late the oldest run of a cron job is that was not submitted yet", labels=["cell"]
+        "borg_cron_lag_seconds",
+        "Delay of the oldest run of a cron job that is due, but not submitted yet; 0 if none is late",
+        labels=["cell"],
     )
     overdue = due_runs.lag_s()
     for cell in cells.values():
@@ -170,7 +172,7 @@ def _cron(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
 def _workflows(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
     lag = GaugeMetricFamily(
         "borg_workflow_lag_seconds",
-        "For how long no process has advanced the live workflows of the cell; 0 if it has none",
+        "Seconds since a process last advanced the live workflows of the cell; 0 if it has none",
         labels=["cell"],
     )
     overdue = turns.lag_s()
@@ -182,7 +184,7 @@ def _workflows(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
 def _autoscaler(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
     lag = GaugeMetricFamily(
         "borg_autoscaler_lag_seconds",
-        "For how long no turn of the autoscaler has ended without an error; 0 if the cell has no job to scale",
+        "Seconds since the last turn of the autoscaler that ended without an error; 0 if the cell has no job to scale",
         labels=["cell"],
     )
     limited = GaugeMetricFamily(

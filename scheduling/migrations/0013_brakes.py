@@ -44,7 +44,7 @@ class Migration(migrations.Migration):
                 ("level", models.FloatField(null=True)),
                 ("at", models.DateTimeField()),
                 ("wanted", models.PositiveIntegerField(default=0, verbose_name="tasks protected from a stop")),
-                ("pulled_at", models.DateTimeField(null=True, verbose_name="tasks last protected from a stop")),
+                ("pulled_at", models.DateTimeField(null=True, verbose_name="time when tasks were last protected from a stop")),
                 ("until", models.DateTimeField(null=True, verbose_name="released until")),
                 ("detail", models.CharField(blank=True, max_length=500, verbose_name="detail")),
                 ("decided_by", models.CharField(blank=True, max_length=200, verbose_name="SRE who decided")),

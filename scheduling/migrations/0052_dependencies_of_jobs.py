@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="job",
             name="may_start_since",
-            field=models.DateTimeField(blank=True, null=True, verbose_name="further tasks may start since"),
+            field=models.DateTimeField(blank=True, null=True, verbose_name="time since which further tasks may start"),
         ),
         migrations.RemoveIndex(model_name="job", name="job_by_name"),
         migrations.AddIndex(

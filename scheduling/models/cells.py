@@ -213,7 +213,7 @@ class Brake(models.Model):
     level = models.FloatField(null=True)
     at = models.DateTimeField()
     wanted = models.PositiveIntegerField(_("tasks protected from a stop"), default=0)
-    pulled_at = models.DateTimeField(_("tasks last protected from a stop"), null=True)
+    pulled_at = models.DateTimeField(_("time when tasks were last protected from a stop"), null=True)
     until = models.DateTimeField(_("released until"), null=True)
     calm_since = models.DateTimeField(null=True)  # since then, only few machines are missing
     detail = models.CharField(_("detail"), max_length=500, blank=True)

@@ -87,7 +87,7 @@ class Job(models.Model):
     ends_within_s = models.FloatField(_("a run ends within, s"), null=True, blank=True)
     start_after = models.DateTimeField(_("starts after"), null=True, blank=True)
     waiting = models.BooleanField(_("waits for other jobs"), default=False, db_default=False)
-    may_start_since = models.DateTimeField(_("further tasks may start since"), null=True, blank=True)
+    may_start_since = models.DateTimeField(_("time since which further tasks may start"), null=True, blank=True)
     deadline_at = models.DateTimeField(_("deadline"), null=True, blank=True)
     ttl_after_end_s = models.FloatField(_("time to live after the end, s"), null=True, blank=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)

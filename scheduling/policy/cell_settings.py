@@ -119,8 +119,8 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     by time."""
 
     checkpoint_keep_days: float = 60.0
-    """Days for which checkpoints are kept. After 24 hours, a checkpoint is deleted earlier if it is not the first of
-    its day and at most `checkpoint_events` events are between the checkpoints before and after it."""
+    """Days for which checkpoints are kept. Of checkpoints older than 24 hours, only the first of each day is kept, and
+    those that are needed so that at most `checkpoint_events` events are between two checkpoints."""
 
     shortage_at: float = 0.97
     """If tasks use more than this share of a machine's RAM or disk, some of them are evicted (§6.2); 0: never."""

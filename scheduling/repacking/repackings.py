@@ -174,7 +174,12 @@ def repacking_release(*, principal: Principal, cell: Cell, number: int, reason: 
             raise Conflict(
                 "nothing-to-return", f"re-packing {row.pk} keeps no machine free; there is nothing to return"
             )
-        machines_uncordon(entry, row, held, f"re-packing {row.pk} returned it" + (f": {reason}" if reason else ""))
+        machines_uncordon(
+            entry,
+            row,
+            held,
+            f"re-packing {row.pk} no longer keeps this machine free" + (f": {reason}" if reason else ""),
+        )
         entry.append(events.RepackingSet(repacking=row.pk, state=row.state, detail=f"{len(held)} machines returned"))
     return row
 
@@ -232,5 +237,9 @@ def _machines_wanted(up: int, machines: int | None, share: float | None) -> int:
     if not 1 <= machines <= up:
         raise invalid("machines", f"machines is {machines}, and {up} machines are up; give a number from 1 to {up}")
     if machines > MOST_MACHINES:
-        raise invalid("machines", f"machines is {machines}; give at most {MOST_MACHINES}, and repeat it for more")
+        raise invalid(
+            "machines",
+            f"machines is {machines}; give at most {MOST_MACHINES}, and plan another re-packing later for more"
+            " machines",
+        )
     return machines

@@ -45,7 +45,7 @@ _OPEN = (RepackingStep.WAITING, RepackingStep.MOVING)
 _Leaving = list[tuple[int, int | None, bool]]
 
 steps_ended = Counter("borg_repacking_steps_total", "Steps of re-packings that ended", ["outcome"])
-tasks_moved = Counter("borg_repacking_moves_total", "Tasks that re-packings let leave their machines", [])
+tasks_moved = Counter("borg_repacking_moves_total", "Tasks that re-packings moved away from their machines", [])
 stops = Counter("borg_repacking_stops_total", "Re-packings that stopped because a task found no machine", [])
 
 
@@ -178,7 +178,10 @@ def _beyond_rate(movable: MovableTasks, jobs: dict[int, JobLimits], here: Slots)
         limits = jobs.get(job.id) if job is not None else None
         rate = limits.budget.rate if limits is not None else None
         if limits is not None and rate is not None and rate.left < number:
-            return f"{number} tasks of job {limits.name} would move, and {rate.left} of its disruptions are left"
+            return (
+                f"{number} tasks of job {limits.name} would move, but its budget allows only {rate.left} more"
+                " disruptions now"
+            )
     return ""
 
 

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 MOST_KEYS = 100
 # Incarnations after this size get their values with a later request. A task has at most 2 MiB.
 MOST_BYTES = 1024 * 1024
-_AGAIN = "the answer of the link has its largest size; the machine asks again"
+_AGAIN = "the answer of the link server is full; the machine requests the secrets of this task again"
 _MOST_REPORTED = 10_000
 _reported: set[tuple[str, str, int, str]] = set()  # values whose missing key is in the log already
 

@@ -15,7 +15,7 @@ from scheduling.policy.cell_settings import CellSettings
 Append = Callable[[events.Event], None]
 
 AT_ONCE = 5_000
-"""Largest number of tasks that leave lost machines at once, as in one revision of production."""
+"""Largest number of tasks that are evicted from lost machines at once. Production has this limit per revision."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import EvictionCause
 
 BUCKETS = 64
-"""Number of buckets of waiting times. A bucket ends at the square root of 2 times the end of the one before."""
+"""Number of buckets of waiting times. Each bucket ends at 1.41 (√2) times the end of the bucket before."""
 
 _FIRST_S = 0.01
 

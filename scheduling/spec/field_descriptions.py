@@ -23,23 +23,26 @@ FIELD_TEXTS = {
     "tasks": "Number of tasks.",
     "overrides": "Changes to `task` for one index or a range (`3`, `0-9`), applied as a merge patch (RFC 7396).",
     "spread": "How many tasks of the job may share a machine, a rack or a power domain.",
-    "spread.max_per_machine": "Most tasks of the job per machine. 0: no limit.",
-    "spread.max_per_rack": "Most tasks of the job per rack. 0: no limit.",
-    "spread.max_per_power_domain": "Most tasks of the job per power domain. 0: no limit.",
+    "spread.max_per_machine": "Largest number of tasks of the job per machine. 0: no limit.",
+    "spread.max_per_rack": "Largest number of tasks of the job per rack. 0: no limit.",
+    "spread.max_per_power_domain": "Largest number of tasks of the job per power domain. 0: no limit.",
     "update": "How a rolling update proceeds (§2.3).",
-    "update.max_down": "Most tasks that an update may have down at once. 0: a tenth of the tasks, and at least one.",
+    "update.max_down": (
+        "Largest number of tasks that an update may have down at once. 0: a tenth of the tasks, and at least one."
+    ),
     "update.max_disruptions": "An update stops before it disrupts more tasks than this. 0: no limit.",
     "update.canary": (
-        "How many tasks, those with the lowest indexes, an update that restarts tasks changes first. The others follow "
-        "when these canary tasks are promoted. 0: no canary tasks. Overrides for higher indexes only are not tried."
+        "Number of canary tasks, which have the lowest indexes. An update that restarts tasks changes them first, and "
+        "the others when the canary tasks are promoted. 0: no canary tasks. The canary tasks do not test overrides "
+        "that apply only to higher indexes."
     ),
     "update.promote": (
-        "What promotes the canary tasks: `healthy`, all of them have been up for `healthy_s`, or `manual`, a person "
-        "resumes the update."
+        "When the canary tasks are promoted. `healthy`: when all of them have been up for `healthy_s`. `manual`: when "
+        "a person resumes the update."
     ),
     "update.healthy_s": (
         "Seconds for which all canary tasks must be up before the other tasks change, 0 to 86400. With `rollback`, an "
-        "update is also done only when all tasks have been up for so long."
+        "update is also done only when all tasks have been up for this time."
     ),
     "update.rollback": (
         "Whether the job returns to its last good version by itself if a task of the new version crashes or fails its "
@@ -62,24 +65,25 @@ FIELD_TEXTS = {
         "or `10%`, stands for a budget with this `max_down`. A change takes effect at once."
     ),
     "disruption_budget.max_down": (
-        "Most tasks that may be down at once, as a number, or as a share of the tasks, from `1%` to `100%`. A share is "
+        "Largest number of tasks that may be down at once, or a share of the tasks, from `1%` to `100%`. A share is "
         "rounded up, so it allows at least one task. 0: no limit for preemption, and `update.max_down` for drains."
     ),
     "disruption_budget.max_disruptions": (
-        "Most tasks that may be evicted within `window_s`. Failures of machines count, but are never held back. "
-        "Updates and restarts of the job do not count. 0: no limit."
+        "Largest number of tasks that may be evicted within `window_s`. Failures of machines count, but are never held "
+        "back. Updates and restarts of the job do not count. 0: no limit."
     ),
     "disruption_budget.window_s": (
         "Length of the window for `max_disruptions` in seconds, 60 to 604800 (7 days). The window ends now. By "
         "default, it is an hour."
     ),
     "max_running": (
-        "Most tasks that have a machine at once. The others are pending until one of these ends. 0: no limit. Quota is "
-        "charged for all tasks. A change takes effect without a restart; a lower number stops no task."
+        "Largest number of tasks that may have a machine at once. The others are pending until one of these ends. 0: "
+        "no limit. Quota is charged for all tasks. A change takes effect without a restart; a lower number stops no "
+        "task."
     ),
     "preemption_delay_s": (
-        "Tasks that this job preempts must end within so many seconds, 0 to 3600, even if their own `notice_s` is "
-        "longer (the delay bound of §2.3). By default, they get the notice of their own job file."
+        "Seconds within which tasks that this job preempts must end, 0 to 3600, even if their own `notice_s` is longer "
+        "(the delay bound of §2.3). By default, they get the notice of their own job file."
     ),
     "saves_for_s": (
         "For a job in an alloc set. After an alloc has left a machine, the task runs there again with "
@@ -123,8 +127,8 @@ FIELD_TEXTS = {
     ),
     "autoscale.vertical": "Changes of `task.limit.cpu` and `task.limit.ram` according to the use of the tasks.",
     "autoscale.vertical.mode": (
-        "`off`, `recommend` (the default): the portal shows better limits and what they would save, or `auto`: the "
-        "autoscaler sets them."
+        "`off`, `recommend` (the default; the portal shows better limits and what they would save), or `auto` (the "
+        "autoscaler sets them)."
     ),
     "autoscale.vertical.min": "Lowest limits that the autoscaler sets, such as `{cpu: 100m, ram: 64Mi}`.",
     "autoscale.vertical.max": "Highest limits that the autoscaler sets, such as `{cpu: 4, ram: 8Gi}`.",
@@ -142,12 +146,14 @@ FIELD_TEXTS = {
         "Changes of the number of tasks. If several of `cpu`, `metric` and `schedule` are given, the one that asks for "
         "most tasks decides."
     ),
-    "autoscale.horizontal.mode": "`off`, `recommend`: the portal shows the number, or `auto` (the default).",
+    "autoscale.horizontal.mode": (
+        "`off`, `recommend` (the portal only shows the number), or `auto` (the default; the autoscaler sets it)."
+    ),
     "autoscale.horizontal.min": "Least number of tasks.",
     "autoscale.horizontal.max": "Largest number of tasks.",
     "autoscale.horizontal.cpu": (
         "CPU that a task should use, as a share of its limit, 0.01 to 10. With 0.6, a job whose tasks use 90 % of "
-        "their limits gets half as many tasks again."
+        "their limits gets 50 % more tasks."
     ),
     "autoscale.horizontal.metric": (
         "A metric that the tasks serve over HTTP in the text format of Prometheus, such as the length of a queue."
@@ -182,8 +188,9 @@ FIELD_TEXTS = {
     "task.env": "Environment variables. The same variables are replaced as in `command`.",
     "task.flags": "Appended to the command as `--NAME=VALUE`; `true` gives `--NAME`.",
     "task.limit": (
-        "Most of each resource that the task may use: `cpu` (`500m` is half a core), `ram`, `disk`, `disk_bandwidth` "
-        "in bytes per second, `accelerators`, and further resources of the cell. This is what quota is charged for."
+        "Largest amount of each resource that the task may use: `cpu` (`500m` is half a core), `ram`, `disk`, "
+        "`disk_bandwidth` in bytes per second, `accelerators`, and further resources of the cell. This is what quota "
+        "is charged for."
     ),
     "task.ports": "Names of TCP ports. The scheduler assigns a number to each.",
     "task.health": "Health check that the Borglet makes. An unhealthy task is restarted.",
@@ -211,7 +218,7 @@ FIELD_TEXTS = {
     "task.restart.backoff_s": "Seconds before the first restart. Each failure in a row doubles the delay.",
     "task.restart.backoff_max_s": "Longest delay in seconds.",
     "task.restart.max_moves": "How often a task in a crash loop is tried on another machine (§4).",
-    "task.max_processes": "Most processes and threads of the task.",
+    "task.max_processes": "Largest number of processes and threads of the task.",
     "task.working_dir": "Working directory. By default, the task's own folder.",
     "task.user": "User that runs the task. The machine's `--task-users` must list it.",
     "task.packages": (

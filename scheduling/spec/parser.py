@@ -224,7 +224,10 @@ def _check_max_running(file: JobFile, problems: Problems) -> None:
     if not file.max_running:
         return
     if file.update.canary or file.update.rollback:
-        detail = "such an update waits until all its tasks are up; remove this field, or update.canary and rollback"
+        detail = (
+            "an update with canary or rollback waits until all tasks are up, which this field prevents; remove this"
+            " field, or remove update.canary and update.rollback"
+        )
         problems.add("max_running", detail)
     if file.gang:
         problems.add("max_running", "all tasks of a gang run at once; remove this field, or gang")

@@ -286,7 +286,9 @@ def _check_secrets(file: TaskFile, problems: Problems, path: str, role: TaskRole
         for field in ("file", "env"):
             place = field, getattr(use, field)
             if place[1] and place in places:
-                problems.add(f"{here}.{field}", f"{place[1]!r} has two secrets; give each secret another name")
+                problems.add(
+                    f"{here}.{field}", f"two secrets use the {field} {place[1]!r}; give each secret its own {field}"
+                )
             places.add(place)
         numbered = isinstance(use.version, int) and not isinstance(use.version, bool) and use.version > 0
         if not numbered and use.version != LATEST:

@@ -299,7 +299,7 @@ def _check_name(workflow: str, name: str, node: Node, nodes: Mapping[str, NodeFi
         problems.add(f"nodes.{name}", f"its job would have the name {longest}, with {len(longest)} characters; {cure}")
     base, _, number = name.rpartition("-")
     if base in nodes and nodes[base].for_each is not None and number.isdecimal():
-        cure = f"node {base} has `for_each`, and its jobs have such names; rename one of the nodes"
+        cure = f"node {base} has `for_each`, so its jobs have names like {workflow}-{base}-0; rename one of the nodes"
         problems.add(f"nodes.{name}", f"its job would have the name {workflow}-{name}; {cure}")
 
 

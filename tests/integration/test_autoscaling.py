@@ -166,7 +166,10 @@ def test_tasks_follow_the_use_of_cpu_up_and_down(submit, machine) -> None:
     assert values(job)[0] == 6, "3 tasks that use 0.9 of 1 core need 5.4 tasks at 0.5"
     world.bring_up(job, machine)
     changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
-    assert changed.data["reason"] == "autoscaler: 3 to 6 tasks, because the load needs 5.4 tasks at its target"
+    assert (
+        changed.data["reason"]
+        == "autoscaler: 3 to 6 tasks, because 5.4 tasks are needed to bring the load of each to its target"
+    )
     later(job, 3600, "needed_at", "tasks_at")
     loaded(job, 100)
     assert turn(job) == 0, "fewer tasks must be enough for a while"
@@ -684,13 +687,13 @@ class TestCommands:
         job = submit({"vertical": {"history_s": 3600}, "horizontal": {"mode": "recommend", "max": 6, "cpu": 0.5}})
         used(job)
         simulated = cli.out("autoscale", "simulate", "web")
-        assert "0 of 3 task-days out of memory" in simulated or "0 of 6 task-days out of memory" in simulated
+        assert "on 0 of 3 task-days" in simulated or "on 0 of 6 task-days" in simulated
         loaded(job, 900)
         turn(job)
         shown = cli.out("autoscale", "show", "web")
         assert "limits recommend, number of tasks recommend" in shown
         assert "recommended:  6 tasks" in shown
-        assert "needs 5.4 tasks" in shown
+        assert "5.4 tasks are needed" in shown
         assert "Dry run" in cli.out("autoscale", "accept", "web", "--dry-run")
         assert "3 tasks: 3-5" in cli.out("autoscale", "accept", "web")
         assert values(job)[0] == 6

@@ -30,9 +30,12 @@ def test_due_times_that_a_change_drops_are_recorded_as_missed(cell, ann) -> None
     assert cron_rows.runs(suspended) == cron_rows.runs(changed) == [("missed", "cron-changed")]
     assert cron_rows.runs(later) == []
     (run,) = CronRun.objects.filter(cron_job=suspended)
-    assert re.match("cron job nightly had no run yet for [34] due times until .* UTC", run.detail)
-    assert "it was suspended by ann; start a run with `borgctl cron run nightly`" in run.detail
-    assert "for 1 due time until" in CronRun.objects.get(cron_job=changed).detail
+    assert re.match(
+        "cron job nightly has no run for [34] due times, because it was suspended by ann at .* UTC, before a run",
+        run.detail,
+    )
+    assert "; start a run with `borgctl cron run nightly`" in run.detail
+    assert "for 1 due time, because its schedule was changed by ann at" in CronRun.objects.get(cron_job=changed).detail
     assert Event.objects.filter(kind="cron.skipped").count() == 2
 
 

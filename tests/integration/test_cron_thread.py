@@ -36,4 +36,4 @@ def test_the_thread_goes_on_after_errors_of_the_connection(cell, monkeypatch, er
         monkeypatch.setattr(turn_thread, wait, 0.01)
     with cron_thread.cron_thread("cc", is_working=is_working):
         assert looked.wait(20)
-    assert ("submitted later" in caplog.text) == isinstance(error, InterfaceError)
+    assert ("a database error delays runs" in caplog.text) == isinstance(error, InterfaceError)

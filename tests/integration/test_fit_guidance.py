@@ -93,7 +93,8 @@ def test_plans_tell_it_at_every_door(cell) -> None:
     answer = ann.post("/api/v1/cells/cc/jobs/ubar/new/plan/", file, content_type="application/json").json()
     (fit,) = answer["guidance"]
     assert fit["told"] == [
-        "Without preemption, 3 tasks would fit now, on 3 machines; if empty, 3 machines could hold a task.",
+        "Without preemption, 3 tasks would fit now, on 3 machines. If all machines were empty, 3 machines could hold a"
+        " task.",
         "The most common kind of machine (3 machines) can hold 1 of these tasks; with a limit of 4"
         " cores of cpu, it could hold 2.",
         "A task could request up to 8 cores of cpu, 32 GiB of ram, 1 TiB of disk, and one machine would still hold 1"

@@ -151,7 +151,7 @@ def test_a_service_page_tells_its_jobs_and_their_shares_of_the_clients(service) 
         '<code id="name-bns">/bns/cc/ubar/service/web</code>',
         "_admin._tcp.web.service.ubar.cc.borg.internal",
         "_http._tcp.web.service.ubar.cc.borg.internal",
-        "2 seconds, the shortest time to live of the jobs of this service",
+        "2 seconds (the shortest TTL of the jobs of this service)",
         "3 of 4 placed tasks are serving",
     ):
         assert said in page, said

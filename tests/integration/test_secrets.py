@@ -189,7 +189,9 @@ def test_one_request_for_many_tasks_makes_three_queries_and_has_a_bounded_answer
     monkeypatch.setattr(delivery, "MOST_BYTES", 20)
     answers = delivery.values_for(machine.id, keys)
     assert [len(answer.values) for answer in answers] == [1, 1, 1, 0, 0, 0]
-    assert answers[-1].problems == ["the answer of the link has its largest size; the machine asks again"]
+    assert answers[-1].problems == [
+        "the answer of the link server is full; the machine requests the secrets of this task again"
+    ]
 
 
 def test_a_new_version_reaches_the_desired_state_of_running_tasks(cell, tenant, olga, ann, machine) -> None:

@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("cell", help="Name of the new cell.")
         parser.add_argument("--source", choices=sorted(TRACES), default=DRAWN)
         parser.add_argument("--data", type=Path, help="Folder with the files of the trace; `drawn` needs none.")
-        parser.add_argument("--machines", type=int, default=MACHINES, help="Number of drawn machines.")
+        parser.add_argument("--machines", type=int, default=MACHINES, help="Number of randomly generated machines.")
         parser.add_argument("--days", type=float, default=DAYS)
         parser.add_argument("--seed", type=int, default=SEED)
 

@@ -124,7 +124,7 @@ class ProcessSupervisor:
         if not in_time or process.returncode != 0:
             status, most_s = process.returncode, f"{spec.start_s:.0f} s"
             problem = (
-                f"{spec.name} failed with status {status}" if in_time else f"{spec.name} took over {most_s} to end"
+                f"{spec.name} failed with status {status}" if in_time else f"{spec.name} did not end within {most_s}"
             )
             raise SupervisorError(f"{problem}. The end of its log {logfile.path}:\n{logfile.tail(15)}")
         return True

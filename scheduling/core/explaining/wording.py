@@ -164,8 +164,8 @@ class _Wording:
             return [self._("Look at the log of the task, and correct the cause of its crashes.")]
         if why.expected is not None and why.expected.fills_s is not None:
             text = self._(
-                "A task with the restart policy never and without a health check would use this capacity before the"
-                " gang starts, if its max_run_s, notice_s and leave_s are together at most %s."
+                "A task would use this capacity before the gang starts if its restart policy is 'never', it has no"
+                " health check, and its max_run_s, notice_s and leave_s add up to at most %s seconds."
             )
             return [text % f"{why.expected.fills_s:.0f}"]
         if why.code == ReasonCode.MACHINE_STATE:
@@ -427,7 +427,8 @@ class _Wording:
                 "tasks": tasks,
             }
             text = self._(
-                "Without preemption, %(fitting)s would fit now, on %(now)s; if empty, %(all)s could hold a task."
+                "Without preemption, %(fitting)s would fit now, on %(now)s. If all machines were empty, %(all)s could"
+                " hold a task."
             )
             detail = [text % given]
         detail += self.shapes(shapes)

@@ -321,8 +321,8 @@ def _recording(file: ArchiveFile, wanted: DayRange) -> Iterator[None]:
             yield
     except HoursInUse as error:
         raise ArchiveFailed(
-            f"the metered hours of {file.key} are in PostgreSQL: for {LONGEST_WAIT_S:.0f} seconds, reports read metered"
-            " hours without a pause; the next run archives these hours"
+            f"the metered hours of {file.key} stay in PostgreSQL, because reports read metered hours without a pause"
+            f" for {LONGEST_WAIT_S:.0f} seconds; the next run archives these hours"
         ) from error
 
 

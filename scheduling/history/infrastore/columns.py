@@ -158,7 +158,7 @@ TABLES: dict[str, TableInfo] = {
         shared=True,
     ),
     "reservations": TableInfo(
-        "Reservations of tasks that resource reclamation set (§5.5).",
+        "The reservations that resource reclamation has set for tasks (§5.5).",
         _columns(
             """
             time time: when it was set

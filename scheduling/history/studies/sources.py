@@ -143,7 +143,7 @@ def _checked(section: str, tables: Tables) -> pyarrow.Table:
 
     wanted = schema(section)
     if section not in tables:
-        raise _unusual(section, f"section {section} is missing; export the checkpoint again")
+        raise _unusual(section, f"section `{section}` is missing; export the checkpoint again")
     try:
         table = tables[section]
         for name, value in _LATER.items() if section == "jobs" else ():
@@ -162,22 +162,23 @@ def _check_tasks(tables: Tables) -> None:
 
     for section in ("tasks", "requirements", "reservations"):
         if section not in tables:
-            raise _unusual(section, f"section {section} is missing; export the checkpoint again")
+            raise _unusual(section, f"section `{section}` is missing; export the checkpoint again")
         _check_nulls(section, tables[section])
     fields = {field.name: field.type for field in tables["tasks"].schema}
     for name in _OF_TASKS:
         if name not in fields or not pyarrow.types.is_integer(fields[name]):
-            problem = f"column {name} of section tasks is missing, or has no numbers; export the checkpoint again"
+            problem = f"column `{name}` of section `tasks` is missing, or has no numbers; export the checkpoint again"
             raise _unusual("tasks", problem)
     if not set(tables["tasks"]["state"].unique().to_pylist()) <= {PENDING, RUNNING, DEAD}:
         problem = (
-            f"column state of section tasks has other values than {PENDING}, {RUNNING} and {DEAD}; export the"
+            f"column `state` of section `tasks` has other values than {PENDING}, {RUNNING} and {DEAD}; export the"
             " checkpoint again"
         )
         raise _unusual("tasks", problem)
     if not pyarrow.types.is_floating(fields.get("since")) or not pyarrow.types.is_list(fields.get("ports")):
         problem = (
-            "column since of section tasks has no numbers, or column ports has no lists; export the checkpoint again"
+            "in section `tasks`, column `since` has no numbers, or column `ports` has no lists; export the checkpoint"
+            " again"
         )
         raise _unusual("tasks", problem)
 
@@ -185,7 +186,7 @@ def _check_tasks(tables: Tables) -> None:
 def _check_nulls(section: str, table: pyarrow.Table) -> None:
     empty = [name for name in table.column_names if table[name].null_count]
     if empty:
-        problem = f"column {empty[0]} of section {section} contains empty values; export the checkpoint again"
+        problem = f"column `{empty[0]}` of section `{section}` contains empty values; export the checkpoint again"
         raise _unusual(section, problem)
 
 

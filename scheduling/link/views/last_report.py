@@ -118,7 +118,7 @@ def _figures(wire: WireReport, tasks: int) -> tuple[int, array[int]]:
         columns, figures = _COLUMNS, [figure for n, figure in enumerate(figures) if n % wire.usage_columns < _COLUMNS]
     if len(figures) != columns * (1 + tasks):
         raise MalformedMessage(
-            f"Expected {columns * (1 + tasks)} numbers, {columns} each for the machine and {tasks} tasks, got"
-            f" {len(figures)}; use the same release of Borglet and cell - at `$.usages`"
+            f"Expected {columns * (1 + tasks)} numbers, which are {columns} for the machine and {columns} for each of"
+            f" {tasks} tasks, but got {len(figures)}; use the same release of Borglet and cell - at `$.usages`"
         )
     return columns, array("q", figures)

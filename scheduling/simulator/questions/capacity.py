@@ -22,11 +22,11 @@ from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.simulator.simulation import Simulation
 
 MOST_TASKS = 100_000
-"""A question about the number of fitting tasks counts at most so many."""
+"""Largest number of fitting tasks that one question counts."""
 
 
 EXPLAINED = 400
-"""Largest number of pending classes that a question examines."""
+"""Largest number of classes of equal pending tasks that one question examines."""
 
 
 class JobShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

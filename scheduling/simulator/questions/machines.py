@@ -16,7 +16,7 @@ from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.simulator.simulation import Simulation
 
 SETTLED_S = 60.0
-"""After this time, the tasks of a drain have been placed, or stay pending."""
+"""Seconds that are simulated after a drain. Tasks that are then without a machine count as pending."""
 
 MAY_STAY_PENDING = 0.002
 """The share of the running tasks that may stay pending in a smaller cell, as in §5.1 of the paper."""

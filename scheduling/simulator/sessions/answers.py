@@ -66,7 +66,7 @@ def format_given_back(found: GivenBack) -> Answer:
 
 def format_alternative(found: Alternative) -> Answer:
     changes = ", ".join(f"{name}={value}" for name, value in found.changes)
-    text = [f"Figures of the next {found.hours:g} hours, as the cell is and with {changes}."]
+    text = [f"Figures of the next {found.hours:g} hours: without a change, and with {changes}."]
     return answer(text, ("FIGURE", "AS IT IS", "CHANGED", "DIFFERENCE"), differences(found.rows))
 
 

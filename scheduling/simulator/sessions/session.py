@@ -19,7 +19,7 @@ from scheduling.simulator.sessions.conditions import Condition
 from scheduling.simulator.simulation import Simulation
 
 SNAPSHOT_EVERY = 20_000
-"""Steps from one snapshot to the next, as long as a branch has few of them."""
+"""Number of steps between two snapshots. It doubles each time a branch has too many snapshots."""
 
 MOST_SNAPSHOTS = 12
 MAIN = "main"

@@ -379,7 +379,7 @@ def test_why_says_which_limit_lets_a_task_use_booked_capacity() -> None:
     assert (why.code, why.expected.basis, why.expected.fills_s) == (ReasonCode.BOOKED, Basis.BOOKED_FOR_A_GANG, fills_s)
     text = sentence(why)
     assert "1 machine whose free capacity is booked for a gang" in text
-    assert f"if its max_run_s, notice_s and leave_s are together at most {fills_s}." in text
+    assert f"its max_run_s, notice_s and leave_s add up to at most {fills_s} seconds." in text
     one.change("other", max_run_s=float(fills_s))
     assert placed(one, one.plan(), "other") == ["m2"]
 

@@ -10,7 +10,7 @@ from scheduling.simulator.experiments.packing.cell_work import CellWork
 from scheduling.simulator.experiments.packing.shrinking import Packing, ShrinkingCell
 
 STEPS = 1000
-"""The result is exact to this part of the original cell."""
+"""The original cell is divided into this number of steps. The result is exact to one step, 0.1 % of the cell."""
 
 MOST_CLONES = 4
 

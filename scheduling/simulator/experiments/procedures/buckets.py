@@ -86,8 +86,9 @@ EXPERIMENT = Experiment(
     figure=9,
     title="Requests rounded up to powers of two",
     paper="30–50 % more resources in the median case.",
-    differs="Only prod limits are rounded, as in the paper, but the trace has no allocs. Reservations follow usage and"
-    " stay the same. Machines have a little less RAM than a power of two, so that large buckets fit badly.",
+    differs="Only the limits of prod tasks are rounded up. The paper also rounds those of allocs, which the trace does"
+    " not have. Reservations follow usage and stay the same. Machines have a little less RAM than a power of two, so a"
+    " limit that was rounded up to a large power of two often does not fit.",
     cases=(WHOLE, BUCKETS),
     rows=_rows,
 )

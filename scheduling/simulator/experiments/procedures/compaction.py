@@ -38,7 +38,8 @@ EXPERIMENT = Experiment(
     title="The effects of compaction",
     paper="A curve of 15 cells. The text says only that production leaves significant headroom for growth, spikes and"
     " failures.",
-    differs="One cell instead of 15. The trace has one moment of 2011, and its usage is drawn from shares of 2019.",
+    differs="One cell instead of 15. The trace of 2011 has no usage at one moment, so usage is generated at random"
+    " from the mean shares of the trace of 2019.",
     cases=(WHOLE,),
     rows=_rows,
 )

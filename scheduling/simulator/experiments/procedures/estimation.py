@@ -36,7 +36,7 @@ KEPT_MACHINES = 0.7
 """The share of the machines that the cell keeps, so that its non-prod work needs reclaimed resources."""
 
 SETTLING_H = 2
-"""Hours after the beginning of a period that its averages leave out."""
+"""The averages of a period leave out this number of hours at its beginning."""
 
 _NAMES = {CPU: "CPU", RAM: "RAM"}
 _OOM = EvictionCause.OUT_OF_RESOURCES.value
@@ -146,7 +146,12 @@ def _charts(results: Results) -> list[LineChart]:
     label = "tasks evicted for lack of memory"
     return [
         *charts,
-        LineChart("Out of memory, since the beginning, with seed 0", "hours", "tasks", {label: line("out of memory")}),
+        LineChart(
+            "Evictions for lack of memory since the beginning, with seed 0",
+            "hours",
+            "tasks",
+            {label: line("out of memory")},
+        ),
     ]
 
 
@@ -156,9 +161,10 @@ EXPERIMENT = Experiment(
     title="More and less aggressive estimation of resources",
     paper="Reservations are clearly closer to usage in the aggressive week, and somewhat less so in the medium one."
     " Out-of-memory events increase slightly in both.",
-    differs="Periods of twelve hours instead of a week, on 70 % of the machines, with tasks that never end. CPU is the"
-    " scarce resource of this cell, and drawn memory usage varies little, so that memory hardly runs out. A reservation"
-    " that exceeds the usage is never raised, so that the periods after the aggressive one keep a part of its effect.",
+    differs="Each period lasts twelve hours instead of a week. The cell has 70 % of its machines, and its tasks never"
+    " end. CPU is the scarce resource of this cell, and randomly generated memory usage varies little, so memory"
+    " hardly runs out. A reservation is raised only when the usage exceeds it, so reservations that the aggressive"
+    " period lowered stay low in the later periods.",
     cases=(ESTIMATION,),
     rows=_rows,
     charts=_charts,

@@ -39,7 +39,8 @@ EXPERIMENT = Experiment(
     title="Prod and non-prod work in different cells",
     paper="20–30 % more machines in the median cell.",
     differs="The paper's range is for the median of 15 cells. In this cell, prod limits alone fill most of the"
-    " compacted cell. Non-prod work runs mostly in reclaimed resources, so its own cell is nearly all additional.",
+    " compacted cell. Non-prod work runs mostly in reclaimed resources, so nearly all machines of a separate non-prod"
+    " cell are additional.",
     cases=(WHOLE, SEGREGATED),
     rows=_rows,
 )

@@ -53,8 +53,9 @@ EXPERIMENT = Experiment(
     figure=7,
     title="Several smaller cells instead of one",
     paper="A curve of 15 cells. The text says only that smaller cells need significantly more machines.",
-    differs="One cell, a fifth of a usual one. Its jobs with one task per machine need hundreds of machines in the"
-    " part that has them, and more if a drawn constraint excludes machines. They decide the sizes of the parts.",
+    differs="One cell, a fifth of a usual one. A job with one task per machine needs hundreds of machines in its part"
+    " of the cell, and more if a randomly generated constraint excludes machines. Such jobs decide the sizes of the"
+    " parts.",
     cases=(WHOLE, *CASES),
     rows=_rows,
 )

@@ -21,7 +21,7 @@ from scheduling.simulator.experiments.procedures.compaction import WHOLE
 
 THRESHOLDS_TIB = (10, 100)
 FULL_CELL = 12_477
-"""Thresholds are for a cell with so many machines. They are smaller in proportion for a smaller cell."""
+"""The thresholds are for a cell with this number of machines. For a smaller cell, they are smaller in proportion."""
 
 
 def large_users(work: CellWork, threshold_bytes: float) -> list[str]:
