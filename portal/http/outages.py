@@ -56,24 +56,18 @@ class Outage:
 
 
 _AGAIN = f"Try again in {RETRY_AFTER_S} seconds."
-UNAVAILABLE = Outage(
-    "database-unavailable", f"The request needs PostgreSQL, which does not answer at the moment. {_AGAIN}"
-)
+UNAVAILABLE = Outage("database-unavailable", f"The request needs PostgreSQL, which does not answer now. {_AGAIN}")
 GIVEN_UP = Outage(
     "database-unavailable", f"The request needs PostgreSQL, which did not finish its work in time. {_AGAIN}"
 )
-READ_ONLY = Outage(
-    "database-unavailable", f"The request writes, and PostgreSQL accepts only reads at the moment. {_AGAIN}"
-)
+READ_ONLY = Outage("database-unavailable", f"The request writes, and PostgreSQL accepts only reads now. {_AGAIN}")
 STORAGE_FULL = Outage(
     "storage-full",
     "The request writes, and a disk of the installation is full. Nothing was stored. Ask an SRE to free space; "
     "then try again.",
     30,
 )
-REDIS_UNAVAILABLE = Outage(
-    "redis-unavailable", f"The request needs Redis, which does not answer at the moment. {_AGAIN}"
-)
+REDIS_UNAVAILABLE = Outage("redis-unavailable", f"The request needs Redis, which does not answer now. {_AGAIN}")
 LATE = Outage(
     "deadline-exceeded",
     "The portal could not finish the request within its deadline. The request may still have taken effect. Send the "

@@ -81,7 +81,7 @@ def check_period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -
 def check_on_sale(market: Market, band: PriorityBand) -> None:
     """Check that the cell sells quota at this band. Raises `Rejected` if the cell does not sell such quota."""
     if not market.selling:
-        detail = f"cell {market.cell} sells no quota at the moment; choose another cell, or ask an SRE"
+        detail = f"cell {market.cell} sells no quota now; choose another cell, or ask an SRE"
         raise Conflict("not-selling", detail, fields={"cell": detail})
     if not is_sold(band):
         raise invalid("band", f"quota at band {band.name} is not sold; choose another band", "not-sold")

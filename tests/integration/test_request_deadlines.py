@@ -80,7 +80,7 @@ def test_people_get_a_page() -> None:
     asyncio.run(_front(_raises)(client.scope, client.receive, client.send))
     assert client.status == 503
     assert client.headers["content-type"].startswith("text/html")
-    assert b"Not available at the moment" in client.sent[1]["body"]
+    assert b"Not available now" in client.sent[1]["body"]
 
 
 @pytest.mark.parametrize("accepts", [True, False])

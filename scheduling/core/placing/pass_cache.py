@@ -38,7 +38,7 @@ from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
 
-# Levels that no group requests at the moment are kept up to this number.
+# Levels that no group requests now are kept up to this number.
 MOST_LEVELS = 24
 # If there are more results of constraints, they are deleted. Each is an array over all machines.
 MOST_MASKS = 256

@@ -71,7 +71,7 @@ def run_command(principal: Principal, arguments: list[str], *, dry_run: bool) ->
     rejection that it prints, and `Rejected` if this process already runs one, or if it takes too long.
     """
     if not _child.acquire(blocking=False):
-        detail = "this process copies or restores another cell at the moment; try again in a minute"
+        detail = "this process copies or restores another cell now; try again in a minute"
         raise Rejected("study-busy", detail, status=503)
     try:
         return _run_child(principal, arguments, dry_run=dry_run)
