@@ -26,7 +26,7 @@ SPREAD = 0.6
 MOST_KEPT = 12
 # The most windows in one report. The next reports contain the rest.
 MOST_REPORTED = 200
-# A window that is not acknowledged for so long is reported again.
+# A window that is not acknowledged for this long is reported again.
 REPEAT_S = 30.0
 
 QUANTILES = tuple(range(0, 101, 10))

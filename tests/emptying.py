@@ -13,7 +13,7 @@ import pytest
 
 # `migrate` fills these tables from code. They are the same for every test.
 _LASTING = {"django_content_type", "auth_permission", "django_migrations"}
-_MANY = 5_000  # rows; dead rows of so many would slow down the scans of later tests
+_MANY = 5_000  # rows; dead rows of this number would slow down the scans of later tests
 
 
 @pytest.hookimpl(trylast=True)

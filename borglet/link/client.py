@@ -63,7 +63,7 @@ class LinkSettings:
     """Time limits of a Borglet: for an answer when it connects to a shard, and for the next poll."""
 
     connect_timeout_s: float = 20.0  # long, because a shard accepts machines at its own rate
-    silence_s: float = 30.0  # a shard counts as gone if it sends no poll for so long after the last hold
+    silence_s: float = 30.0  # a shard counts as gone if it sends no poll for this long after the last hold
 
 
 @dataclass(frozen=True, slots=True)

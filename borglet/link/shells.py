@@ -48,7 +48,7 @@ class ShellSettings:
 
     at_once: int = 50  # the most shells at the same time
     alive_s: float = 5.0  # interval between two ALIVE frames
-    silence_s: float = 30.0  # a client counts as gone if it sends no frame for so long
+    silence_s: float = 30.0  # a client counts as gone if it sends no frame for this long
     connect_timeout_s: float = 10.0
     last_words_s: float = 5.0  # time for the client to consume the last output
 

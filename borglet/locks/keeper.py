@@ -142,7 +142,7 @@ class LockKeeper:
     def end(self, run: TaskRun, *, after_s: float = 0.0) -> None:
         """End the session of a run that has ended. Its locks become free as soon as the shard has the message.
 
-        `after_s`: wait so long, because some processes of the run may still live.
+        `after_s`: wait this long, because some processes of the run may still live.
         """
         if run not in self._live:
             return

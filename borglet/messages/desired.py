@@ -19,7 +19,7 @@ class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval_s: float = 5.0
     timeout_s: float = 2.0
     grace_s: float = 30.0  # failures in this time after the start do not count before the first success
-    failures: int = 3  # after so many failures in a row, the task is unhealthy and restarts
+    failures: int = 3  # after this many failures in a row, the task is unhealthy and restarts
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ class ShellClaims(msgspec.Struct, frozen=True):
     user: str
     issued_at: float  # seconds since the epoch by the shard's clock
     expires_at: float  # the grant cannot be used later
-    idle_s: float  # the shell ends after so long without input and output
+    idle_s: float  # the shell ends after this long without input and output
     longest_s: float  # the longest duration of the shell
     command: list[str] = []  # empty: a login shell
     rows: int = 24
@@ -40,10 +40,10 @@ class ShellGrant(msgspec.Struct, frozen=True):
 # The signed prefix of each grant. Without it, another text that the authority signs could be used as a grant.
 SHELL_CONTEXT = b"borg shell grant 1\n"
 # A shell's own WebSocket (`/shell?session=…`) carries binary frames: one byte for the kind, then the payload.
-# Each side sends at most so many bytes that the other side has not confirmed as consumed. This limits all buffers.
+# Each side may send this many bytes before the other side confirms that it has consumed them. This limits all buffers.
 SHELL_WINDOW_BYTES = 256 * 1024
 SHELL_FRAME_BYTES = 16 * 1024
-# Each frame costs at least so many bytes of the window, which limits the number of frames, too.
+# Each frame costs at least this many bytes of the window, which limits the number of frames, too.
 SHELL_LEAST_COST = 512
 
 

@@ -30,7 +30,7 @@ class CpuSettings:
     """
 
     floor_share: float = 0.05
-    outside_after_s: float = 5.0  # batch leaves the idle class if it starves for so long because of other processes
+    outside_after_s: float = 5.0  # batch leaves the idle class if it starves for this long because of other processes
     outside_share: float = 0.5  # these use more than this share of the machine
     weigh_s: float = 60.0  # time for which batch then competes with all processes
     starved_after_s: float = 30.0

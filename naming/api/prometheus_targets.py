@@ -26,7 +26,7 @@ from scheduling.models import Cell, Job
 # One process keeps at most this many bytes of targets. A target has about 400.
 MOST_BYTES = 48 * 2**20
 _LEAST_BYTES = 500  # of a job, whatever number of targets it has
-# The cache of a cell begins again after so many changed jobs.
+# The cache of a cell begins again after this many changed jobs.
 MOST_CHANGED = 100_000
 # The tasks whose rows are in memory at the same time.
 TASKS_AT_ONCE = 20_000

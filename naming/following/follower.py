@@ -39,7 +39,7 @@ class Follower:
     """Follows the journals of all cells, and keeps their name tables up to date. The function `on_loaded` is called
     once, when all cells have been read.
 
-    `stale_s`: after so many seconds without contact to the journal, the status becomes stale.
+    `stale_s`: after this many seconds without contact to the journal, the status becomes stale.
     """
 
     def __init__(

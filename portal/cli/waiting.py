@@ -42,7 +42,7 @@ def wait(
 ) -> None:
     """Wait until all tasks of a job run and are healthy, until its names are visible, or until the job is done.
 
-    If the job runs only so many tasks at once (`max_running`), so many are enough.
+    If `max_running` limits how many tasks of the job run at once, this number is enough.
 
     `visible`: every resolver answers with the latest changes of the job, and every known secondary name server has the
     same version of the zone.

@@ -20,9 +20,9 @@ class UpdateSerializer(ReadSerializer):
     """An update, or a rolling restart, of a job. `tasks_to_replace`: the number of tasks that a restart replaces; 0 for
     an update. `paused_at`: since when the update is paused; null if it is not paused.
 
-    `canary`: so many tasks with the lowest indexes change first; 0: all tasks may change. They are promoted when all of
-    them have been up for `healthy_s` seconds, and if `by_hand`, the update is resumed then. `rollback`: whether a
-    failing task, or the time `deadline_at`, returns the job to its last good version.
+    `canary`: this number of tasks, with the lowest indexes, changes first; 0: all tasks may change. They are promoted
+    when all of them have been up for `healthy_s` seconds, and if `by_hand`, the update is resumed then. `rollback`:
+    whether a failing task, or the time `deadline_at`, returns the job to its last good version.
     """
 
     state = UpdateStateField()

@@ -56,7 +56,7 @@ class CronFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class CronSpecification(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A checked cron job. `job`: the job of a run, without a name. `catch_up_s`: a run starts at most so many seconds
+    """A checked cron job. `job`: the job of a run, without a name. `catch_up_s`: a run starts at most this many seconds
     late, for example after an outage; later it is missed. `keep_runs`: how many runs its history keeps.
     """
 

@@ -207,7 +207,8 @@ def _checked_timing(run: DueRun, now: dt.datetime) -> tuple[RunResult | None, dt
         return _timing(run, now)
     except Exception:
         log.exception("the times of a cron job cannot be computed", tenant=run.tenant, cron_job=run.name)
-        problem = run_submission.internal(run, f"the times of {run.schedule!r} in {run.time_zone} cannot be computed")
+        what = f"the next times of the schedule {run.schedule!r} in the time zone {run.time_zone} cannot be computed"
+        problem = run_submission.internal(run, what)
         return RunResult(run, CronRun.REJECTED, now, problem=problem), None
 
 

@@ -13,7 +13,7 @@ from scheduling.journal import copy_rows
 from scheduling.journal.sql import execute, query
 from scheduling.models import CronRun, Job
 
-# One of so many runs cuts the history of its cron job, so that not every run reads all of it.
+# One of this many runs cuts the history of its cron job, so that not every run reads all of it.
 _CUT_EVERY = 8
 _ATTRIBUTES = ("cron_job_id", "due_at", "outcome", "job_name", "job_uid", "code", "detail", "by", "at")
 

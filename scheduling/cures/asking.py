@@ -27,9 +27,9 @@ log = structlog.get_logger(__name__)
 # An answer is waited for at most this long.
 WITHIN_S = 1.0
 KEEP_S = 10
-# A master that is busy has at most so many questions; older ones are dropped.
+# A master that is busy has at most this many questions; older ones are dropped.
 MOST_WAITING = 20
-# An answer is used for the same question for so long.
+# An answer is used for the same question for this long.
 _KEPT_MS = 3_000
 _MOST_BYTES = 256 * 1024
 

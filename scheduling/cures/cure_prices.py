@@ -17,7 +17,7 @@ from quota.vocabulary.resources import ZERO, Vector
 from scheduling.cures.cure_list import Cure, CureKind
 from scheduling.models import Job
 
-# For so many cures, the order of the missing quota is computed. Each needs about ten queries.
+# For this many cures, the order of the missing quota is computed. Each needs about ten queries.
 MOST_ORDERS = 3
 
 

@@ -55,7 +55,7 @@ from scheduling.spec.autoscaling.fields import AUTO
 from scheduling.spec.job_spec import JobSpecification
 from scheduling.tasks import pending_verdicts
 
-# So many other cells are compared by their published free capacity, and so many of them try the job.
+# This many other cells are compared by their published free capacity, and this many of them try the job.
 MOST_COMPARED, MOST_OTHER_CELLS = 20, 5
 _CELL = "cell:"
 # Larger job files, and jobs with more kinds of pending tasks, are not tried.

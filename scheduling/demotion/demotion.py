@@ -36,7 +36,7 @@ from scheduling.models import Cell, Job
 log = structlog.get_logger(__name__)
 
 ME = system("lapses")
-# Most jobs that are demoted in one transaction, under the cell's lock.
+# Largest number of jobs that are demoted in one transaction, under the cell's lock.
 AT_ONCE = 20
 
 

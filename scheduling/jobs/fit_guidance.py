@@ -33,9 +33,9 @@ KINDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """Advice about the limits of some equal tasks of a job. `tasks`: the number of these tasks, or fewer if the job
-    runs only so many at once. `shapes`: how many of them fit on the machines of the cell, and other limits that use the
-    machines better.
+    """Advice about the limits of some equal tasks of a job. `tasks`: the number of these tasks, but at most
+    the number that the job may run at once. `shapes`: how many of them fit on the machines of the cell, and other
+    limits that use the machines better.
     """
 
     tasks: int

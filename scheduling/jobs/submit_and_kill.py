@@ -48,7 +48,7 @@ from scheduling.spec import parser
 from scheduling.spec.privileges import privilege_refusal
 from scheduling.tasks import counters, transitions
 
-# Most jobs of one transaction, even if they have few tasks.
+# Largest number of jobs of one transaction, even if they have few tasks.
 JOBS_AT_ONCE = 1_000
 
 

@@ -33,7 +33,7 @@ from scheduling.tasks.budget_sentences import rate_sentence
 from scheduling.tasks.disruption_rates import rates_of_jobs
 from scheduling.tasks.placement_records import PlacementReceipt, Preempted
 
-# Most events in a chain of causes. "dead <- evicted <- drained by an SRE" are three.
+# Largest number of events in a chain of causes. "dead <- evicted <- drained by an SRE" are three.
 LONGEST_CHAIN = 8
 # Number of events in which the newest placement and the newest preemption are looked for.
 _LATELY = 20
@@ -146,7 +146,7 @@ def held_sentences(job: Job, words: Words = ENGLISH) -> list[str]:
 
 
 def bound_sentence(max_running: int, words: Words = ENGLISH) -> str:
-    """Return the sentence about a job that runs only so many tasks at once."""
+    """Return the sentence about a job that runs only this many tasks at once."""
     text = words.ngettext(
         "At most %(most)d task of the job runs at once (max_running). The others wait until it ends.",
         "At most %(most)d tasks of the job run at once (max_running). The others wait until one of these ends.",

@@ -57,7 +57,7 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
     """Evict at most `limit` tasks from draining machines, within the disruption budget of each job.
 
     A job may have `disruption_budget` tasks down in the whole cell. If it has no such budget, it may have `max_down`
-    tasks down. If it has `max_disruptions`, so many of its tasks may be evicted within its window, whatever the cause.
+    tasks down. If it has `max_disruptions`, at most this number may be evicted within its window, whatever the cause.
     Tasks that are not up are evicted at once and use no budget. A task that has been down for more than
     `patience_s` seconds uses no budget, so it cannot block a drain for ever. If the drain names the tasks that leave
     (`Drain.only`), the others stay. An alloc is evicted together with the tasks inside it, when the budgets of their

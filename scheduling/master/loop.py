@@ -69,7 +69,7 @@ RETRY_EVERY_S = 5.0
 # From the time at which a booked gang should start, a pass looks so often whether it can.
 BOOKED_EVERY_S = 1.0
 HOUSEKEEPING_EVERY_S = 1.0
-# While classes that were left over have not been examined, passes come at least this often, and examine so many.
+# While classes that were left over have not been examined, passes come at least this often, and examine this many.
 EXPLAIN_EVERY_S = 0.2
 IDLE_CLASSES = 32
 # Tasks placed by one pass. Tasks that arrive meanwhile, however urgent, wait for that pass and its commit.
@@ -84,9 +84,9 @@ _NEVER = threading.Event()
 _READ_ONLY = "25006"  # the SQLSTATE of a write to a standby server
 # A warm state that was not advanced for this long is loaded again: reading rows is then faster than the journal.
 _KEEP_WARM_S = 600.0
-# After so many passes in a row that the commit took nothing of, the next waits for news.
+# After this many passes in a row of which the commit took nothing, the next waits for news.
 _FRUITLESS = 3
-# After the first of them, the next is made under the cell's lock, and places so many at most.
+# After the first of them, the next is made under the cell's lock, and places this many at most.
 _UNDER_LOCK = 1_000
 
 

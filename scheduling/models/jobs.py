@@ -183,9 +183,10 @@ class Update(models.Model):
     restart, `[first, last, incarnation]` for ranges of task indexes: the incarnations that it replaces. A restart
     changes no spec. `paused_at`: while it is set, the update does not change further tasks.
 
-    `canary`: as long as it is not 0, only so many tasks with the lowest indexes change. They are promoted when all of
-    them have been up for `healthy_s` seconds, and if `by_hand`, a person resumes the update. `rollback`, `deadline_at`:
-    whether the job returns to its last good version if a task fails or the update is not done at that time.
+    `canary`: as long as it is not 0, only this number of tasks changes, with the lowest indexes. They are promoted when
+    all of them have been up for `healthy_s` seconds, and if `by_hand`, a person resumes the update. `rollback`,
+    `deadline_at`: whether the job returns to its last good version if a task fails or the update is not done at that
+    time.
     """
 
     OPEN, DONE, SUPERSEDED, STOPPED, ROLLED_BACK = "open", "done", "superseded", "stopped", "rolled-back"

@@ -16,7 +16,7 @@ from scheduling.machines.machines import DOWN
 from scheduling.models import Departure, JobSpec, Repacking, RepackingStep, Task
 from scheduling.models.machines import REMOVED
 
-# While a task that has left waits for a machine, no further step begins. After so long, the re-packing stops.
+# While a task that has left waits for a machine, no further step begins. After this long, the re-packing stops.
 STOP_AFTER_S = 60.0
 CHANGED_DRAIN = "an SRE has ended or replaced the drain, or removed the machine; make a new plan to try it again"
 

@@ -23,9 +23,9 @@ from scheduling.machines.cordons import machines_cordon, machines_uncordon
 from scheduling.machines.machines import UP
 from scheduling.models import Cell, Job, Machine, Repacking, RepackingStep
 
-# A plan can be started for so long.
+# A plan can be started for this long.
 VALID_S = 3_600.0
-# By default, this share of the running tasks may move, but at least so many.
+# By default, this share of the running tasks may move, but at least this many.
 MOVES_SHARE, LEAST_MOVES = 0.02, 10
 # By default, this share of the tasks of a job may move. Its disruption budget may always move.
 JOB_SHARE = 0.1
@@ -55,10 +55,10 @@ def repacking_plan(
 ) -> Repacking:
     """Ask the master for a plan. It replaces a plan that was not started.
 
-    The goal is exactly one of these: `machines`, after which so many machines have no task; `share`, the same for a
-    share of the machines that are up; `job`, of which a pending task should fit. `most_moves`: how many tasks may move,
-    2 % of the running tasks by default. `job_share`: which share of the tasks of each job may move. `most_priority`:
-    tasks of a higher priority stay. `at_once`: how many tasks may be moving at the same time.
+    The goal is exactly one of these: `machines`, the number of machines without a task after the moves; `share`, the
+    same as a share of the machines that are up; `job`, of which a pending task should fit. `most_moves`: how many tasks
+    may move, 2 % of the running tasks by default. `job_share`: which share of the tasks of each job may move.
+    `most_priority`: tasks of a higher priority stay. `at_once`: how many tasks may be moving at the same time.
 
     Raises `Rejected` if a value is wrong, and `Conflict` while another re-packing runs. Locks the cell's row.
     """
@@ -185,7 +185,7 @@ def repacking_release(*, principal: Principal, cell: Cell, number: int, reason: 
 
 
 def spares_use(entry: JournalEntry, row: Repacking, number: int) -> None:
-    """Let so many spare machines take the place of machines whose step was skipped. Spare machines that are no longer
+    """Let `number` spare machines take the place of machines whose step was skipped. Spare machines that are no longer
     up are skipped too. Locks the machines' rows.
     """
     while number > 0:

@@ -179,8 +179,8 @@ def _beyond_rate(movable: MovableTasks, jobs: dict[int, JobLimits], here: Slots)
         rate = limits.budget.rate if limits is not None else None
         if limits is not None and rate is not None and rate.left < number:
             return (
-                f"{number} tasks of job {limits.name} would move, but its budget allows only {rate.left} more"
-                " disruptions now"
+                f"{number} tasks of job {limits.name} would move, but the number of disruptions that its budget still"
+                f" allows now is {rate.left}"
             )
     return ""
 

@@ -60,7 +60,7 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     seconds, until they end with status 0 (§4). `gang`: either all pending tasks are placed together, or none is
     placed. `disruption_budget`: how many tasks preemption and drains may have down at once, and how many they may evict
     within a window of time (`DisruptionLimits`); 0: no limit. `max_running`: how many tasks may have a machine at once;
-    0: no limit. `preemption_delay_s`: tasks that this job preempts end within so many seconds (its delay bound, §2.3);
+    0: no limit. `preemption_delay_s`: seconds within which tasks that this job preempts end (its delay bound, §2.3);
     None: they get their own notice. `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what
     the tasks may do with the REST API. `names`: how the names of the job are published (§2.6). `deadline_s`: how many
     seconds after its submission the job must have ended. `start_after`: no task starts before this time, in RFC 3339

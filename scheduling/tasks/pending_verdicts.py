@@ -19,7 +19,7 @@ from scheduling.journal.sql import execute
 
 # Seconds after which values that change in each pass (tasks ahead, expected start) are written again.
 FRESH_S = 5.0
-# Most rows that are written after one pass. The others follow after later passes; new rows come first.
+# Largest number of rows that are written after one pass. The others follow after later passes; new rows come first.
 MOST_ROWS = 300
 # Interval between searches for rows of jobs without pending tasks, which another master may have left.
 SWEEP_EVERY_S = 60.0

@@ -92,7 +92,7 @@ def _lines(log: Path) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _busy(number: int) -> Iterator[None]:
-    """Keep so many CPU cores busy during the `with` block."""
+    """Keep this many CPU cores busy during the `with` block."""
     processes = [multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(number)]
     for process in processes:
         process.start()

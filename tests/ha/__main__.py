@@ -1,7 +1,7 @@
 """`python -m tests.ha`, the program of `make ha-test`: faults on a cell of several hosts. Prints JSON lines.
 
     FAULT=name,name     run these faults; by default, each fault once, or with a plant those that show it
-    MINUTES=10 SEED=7   for so long, inject faults in an order that the seed gives
+    MINUTES=10 SEED=7   for this time, inject faults in an order that the seed gives
     PLANT=lease-ignored the cell lacks a protection (`tests.ha.plants`); the checker must find violations
     HA_MACHINES=6       number of machines; with three, a minority is one
     HA_KEEP=1           keep the folder with logs and the history

@@ -30,7 +30,7 @@ from tests.ha.history import Action, Outcome, Request
 RECONNECTION_S = 30.0
 # A running task leaves a sign of life each second. On a busy host it may be late.
 FRESH_S = 15.0
-# A resolver that has not reached the journal for so long reports that its answers are stale (BORG_DNS_STALE, and 5 s).
+# A resolver that did not reach the journal for this time reports that its answers are stale (BORG_DNS_STALE, and 5 s).
 NAME_BOUND_S = 35.0
 # A master that was paused just after it had renewed its lease ends its pass later. Placements stay correct without the
 # lease, so only a master that goes on is wrong.

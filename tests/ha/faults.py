@@ -26,7 +26,7 @@ from tests.ha.services import Service
 
 _LOST_PERCENT, _SLOW_KILOBITS_PER_S, _DELAY_S, SKEW_S = 20, 2_000, 0.2, 45
 
-# The services that the fault should harm. None if the cell has none of them at the moment. The last argument: names of
+# The services that the fault should harm. None if the cell has none of them now. The last argument: names of
 # hosts that another fault harms, which must be left alone.
 Target = Callable[[Cell, random.Random, Collection[str]], Sequence[Service] | None]
 ENGINES = {"postgres-leader", "etcd-leader", "redis-leader"}
@@ -46,7 +46,7 @@ def _any(service: str, hosts: int | None = None) -> Target:
 
 
 def _machines(share: float) -> Target:
-    """Return a target: so many of the machines at once, but at least one."""
+    """Return a target: this many of the machines at once, but at least one."""
 
     def target(cell: Cell, rng: random.Random, busy: Collection[str]) -> list[Service] | None:
         free = [host for host in cell.machines if host.name not in busy]
@@ -143,7 +143,7 @@ FAULTS: Mapping[str, tuple[str, str]] = {
     f"{target}-{way}": (target, way) for target in TARGETS for way in WAYS if _possible(target, way)
 }
 
-# For so many seconds a fault lasts: until its effect is there. `down_after_s` of machines is 12 s, the lease of a
+# A fault lasts for this many seconds: until its effect is there. `down_after_s` of machines is 12 s, the lease of a
 # master is 6 s, Redis and HAProxy notice a server that hangs after 2 s, and etcd after 2 to 4 s.
 _HOLD_S: Mapping[str, float] = {"kill": 4.0}
 _USUAL_HOLD_S = 10.0
@@ -184,7 +184,7 @@ class Injected:
 
 
 def choose(name: str, cell: Cell, rng: random.Random, busy: Collection[str] = ()) -> Sequence[Service] | None:
-    """Return the services that a fault will harm, or None if the cell has no such target at the moment. `busy`: names
+    """Return the services that a fault will harm, or None if the cell has no such target now. `busy`: names
     of hosts that it must not harm.
     """
     return TARGETS[FAULTS[name][0]](cell, rng, busy)

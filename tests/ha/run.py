@@ -41,7 +41,7 @@ _PLANT_REST_S = 60.0  # a cell without a protection may never come to rest
 
 @dataclass
 class Plan:
-    """What to run. `faults`: names, in order. If `minutes` is not 0, they run again and again for so long, each time
+    """What to run. `faults`: names, in order. If `minutes` is not 0, they run again and again for this long, each time
     in another order, which `seed` gives. `plant`: the protection that the cell lacks (`tests.ha.plants`).
     """
 

@@ -25,7 +25,7 @@ _PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 class Service:
     """A program on a host. `log`: the file that gets its output. `account`: its user, None for root.
 
-    `restart_s`: after so many seconds the host starts the service again, if it has ended.
+    `restart_s`: after this many seconds the host starts the service again, if it has ended.
     `also`: the name of a program that the service starts outside of its own process tree (Patroni starts `postgres`).
     `after`: the command that runs when the service has ended, as `ExecStopPost` of a unit.
     """
@@ -98,7 +98,7 @@ class Service:
             self._entered.send_signal(signal.SIGCONT)
 
     def skew(self, seconds: int) -> None:
-        """Kill all processes of the service. It starts again with a clock that is so many seconds ahead."""
+        """Kill all processes of the service. It starts again with a clock that is this many seconds ahead."""
         self._skew_s = seconds
         send(self.processes(), signal.SIGKILL)
 

@@ -16,7 +16,7 @@ import httpx
 from tests.ha.cell import CELL, TENANT
 from tests.ha.history import Action, History, Outcome, Request
 
-# For so long a client repeats a request that got no answer.
+# A client repeats a request that got no answer for this time.
 GIVE_UP_S = 60.0
 _TIMEOUT = httpx.Timeout(10.0, connect=3.0)
 _PAUSE_S, _RETRY_S = 1.0, 0.5

@@ -340,5 +340,8 @@ def test_a_step_of_a_re_packing_beyond_the_rate_is_skipped(cell, ann) -> None:
     for _ in range(3):
         master.run(0.0)
     details = list(row.steps.filter(state="skipped").values_list("detail", flat=True))
-    assert "2 tasks of job ubar/web would move, but its budget allows only 1 more disruptions now" in details
+    assert (
+        "2 tasks of job ubar/web would move, but the number of disruptions that its budget still allows now is 1"
+        in details
+    )
     assert repack_rows.evictions(cell) == {}

@@ -86,7 +86,7 @@ def due_in(job: Job, left: dt.timedelta, whole: dt.timedelta) -> None:
 
 
 def watch(*after_s: float) -> list[int]:
-    """Look at the conditions so many seconds from now. Return the numbers of jobs in the notices."""
+    """Look at the conditions this many seconds from now. Return the numbers of jobs in the notices."""
     now = timezone.now()
     return [conditions_notify(now=now + dt.timedelta(seconds=seconds)) for seconds in after_s]
 

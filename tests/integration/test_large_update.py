@@ -23,7 +23,7 @@ def test_at_most_twenty_tasks_are_down_and_an_undo_half_way_loses_none(cell, ann
     assert Task.objects.filter(job=job, up=True).count() == TASKS
 
     def roll(steps: int) -> None:
-        """Let the update go on for so many steps. After each, all pending tasks are placed and come up."""
+        """Let the update go on for this many steps. After each, all pending tasks are placed and come up."""
         for _ in range(steps):
             updates.updates_advance(cell.id)
             assert Task.objects.filter(job=job, up=False).count() <= BUDGET

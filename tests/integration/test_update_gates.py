@@ -51,7 +51,7 @@ def check(job: Job) -> bool:
 
 
 def later(row: Update | Task, **times: float) -> None:
-    """Move times of a row into the past, by so many seconds."""
+    """Move times of a row into the past, by this many seconds."""
     row.refresh_from_db()
     for name, seconds in times.items():
         setattr(row, name, getattr(row, name) - dt.timedelta(seconds=seconds))

@@ -18,7 +18,7 @@ class ArchiveLimits:
     entries: int = 100_000  # files, directories and links; directories without an entry of their own count too
     metadata_bytes: int = 64 * 2**20  # all names, targets of links, and extended headers together
     ratio: int = 200  # bytes that come out of a decompressor per stored byte
-    ratio_free_bytes: int = 64 * 2**20  # so many bytes may come out whatever the ratio
+    ratio_free_bytes: int = 64 * 2**20  # this many bytes may come out whatever the ratio
     path_bytes: int = 1024
     depth: int = 64  # components of a path
     header_bytes: int = 64 * 2**10  # one extended header, such as a long name

@@ -24,7 +24,7 @@ MAX_CHUNK_BYTES = 2**20
 MAX_TIMES_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 4096
 BLOCK_BYTES = 2**20
-# One search takes at most so long, because the answer to a poll waits for it. The client continues the search.
+# One search takes at most this long, because the answer to a poll waits for it. The client continues the search.
 SEARCH_S = 0.4
 SEARCH_BYTES = 256 * 2**20
 

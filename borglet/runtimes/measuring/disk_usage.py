@@ -18,7 +18,7 @@ from typing import NamedTuple
 STEP = 100_000
 # Paths are opened in parts of fewer bytes than this, because the kernel accepts 4,096.
 PART_BYTES = 3_500
-# Opening a folder so many levels deep costs as much as one entry.
+# Opening a folder this many levels deep costs as much as one entry.
 LEVELS = 16
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

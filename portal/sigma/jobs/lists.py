@@ -20,7 +20,7 @@ from scheduling.jobs.health import with_health
 from scheduling.packages.listing import packages_visible, shown
 
 PAGE_SIZE = 50
-# The list of dead jobs ends after so many jobs. The filters find older ones.
+# The list of dead jobs ends after this many jobs. The filters find older ones.
 MOST_ENDED = 2_000
 STATES = ["live", "pending", "running", "dead"]
 

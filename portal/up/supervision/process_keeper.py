@@ -216,7 +216,7 @@ class ProcessKeeper:
 
     @property
     def start_limit_s(self) -> float:
-        """Return the time limit of a start. A start fails if the process shows no sign of work for so many seconds."""
+        """Return the time limit of a start. A start fails if the process shows no sign of work for this time."""
         return float(self.spec.start_s * 2 ** min(self._slow_starts, _MOST_DOUBLINGS))
 
     def work(self) -> Work:

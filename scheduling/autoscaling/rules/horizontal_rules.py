@@ -17,7 +17,7 @@ from scheduling.spec.schedules import cron_lines
 
 # One change adds at most as many tasks as there are, or this many if that is more.
 LEAST_STEP = 4
-# A load counts as at most so many times `max`, so that the average of an absurd measurement fades soon.
+# A load counts as at most this many times `max`, so that the average of an absurd measurement fades soon.
 MOST_NEEDED = 10
 # How far back the last time of a schedule is looked for.
 LOOK_BACK = dt.timedelta(days=366)

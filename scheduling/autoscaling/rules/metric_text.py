@@ -1,7 +1,7 @@
 """Reads a metric from the text format of Prometheus. Pure.
 
 The text comes from tasks, so the time is bounded: only lines with the name are read, each once from its beginning, and
-only so many of them. Long lines are left out.
+only this many of them. Long lines are left out.
 """
 
 from __future__ import annotations

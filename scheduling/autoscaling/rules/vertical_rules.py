@@ -24,7 +24,7 @@ OOM_FACTOR = 1.2
 RISE_AT, FALL_AT = 1.1, 0.85
 # One change at most doubles a limit, or halves it.
 LARGEST_STEP = 2.0
-# Limits may rise again after so many seconds: more use is urgent, and less use is not.
+# Limits may rise again after this many seconds: more use is urgent, and less use is not.
 RISE_EVERY_S = 300.0
 UNITS = (10, 2**20)  # limits are whole multiples of these: milli-cores and bytes
 _LARGEST = 2.0**53

@@ -36,7 +36,7 @@ from scheduling.core.vocabulary.policy import Policy
 
 # Capacity is not kept free for a gang that starts later than this. Slurm's backfill looks as far ahead (`bf_window`).
 FARTHEST_S = 86_400.0
-# Most gangs of a pass for which the time of a start is computed, also in vain.
+# Largest number of gangs of a pass for which the time of a start is computed, also in vain.
 MOST_TRIES = 2 * MOST_GANGS
 
 

@@ -18,7 +18,7 @@ from scheduling.core.vocabulary.kernel_arrays import Floats, Ints, Running, Tabl
 # The seconds from the decision about a placement until the run starts: the commit, the message to the machine and the
 # start of the program. A task that uses booked capacity must end by so much before the gang starts.
 MARGIN_S = 15.0
-# A task that should have ended so many seconds ago counts as one whose end is not known.
+# A task that should have ended this many seconds ago counts as one whose end is not known.
 OVERRUN_S = 300.0
 
 
@@ -39,7 +39,7 @@ class Occupants(NamedTuple):
 
 def latest_ends(since: Floats, within_s: Floats, now: float) -> Floats:
     """Return the times [N] at which runs end at the latest, in seconds since the epoch; inf if this is not known.
-    `within_s`: so many seconds after its start, each run has ended; 0 if this is not known.
+    `within_s`: this many seconds after its start, each run has ended; 0 if this is not known.
 
     A run that should have ended counts as ending now. So nothing else is placed on capacity that a gang waits for. If
     it has not ended after `OVERRUN_S`, its end is not known.

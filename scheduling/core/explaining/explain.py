@@ -44,7 +44,7 @@ from scheduling.core.vocabulary.requirement import Constraint, split_task_id
 
 # Capacities of machines hardly ever change: kinds are counted again after this, or when a machine joins or leaves.
 PLATFORMS_KEPT_S = 30.0
-# The advice about a time limit leaves so many seconds to submit the job, and for the report of the task's end.
+# The advice about a time limit leaves this many seconds to submit the job, and for the report of the task's end.
 ADVICE_SLACK_S = 30.0
 
 

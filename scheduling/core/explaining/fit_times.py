@@ -16,7 +16,7 @@ from scheduling.core.kernels.placement import HELD_BACK, NOT_TRIED
 from scheduling.core.placing.equivalence_classes import GroupedQueue
 from scheduling.core.vocabulary.kernel_arrays import Tables
 
-# A job's run time is taken from at least so many tasks that ended, at this percentile.
+# A job's run time is taken from at least this many tasks that ended, at this percentile.
 LEAST_RUNS = 5
 PERCENTILE = 95.0
 

@@ -115,8 +115,8 @@ class Judgement:
         )
 
     def ruled_out(self, booked: int = 0) -> tuple[RuledOut, ...]:
-        """Return each reason with the number of machines that it excludes. `booked`: on so many machines, a task fits,
-        but their free capacity is booked.
+        """Return each reason with the number of machines that it excludes. `booked`: the number of machines on which a
+        task fits, but whose free capacity is booked.
 
         If no machine has a requested resource, return only this reason.
         """

@@ -24,7 +24,7 @@ from scheduling.core.vocabulary.requirement import Requirement
 
 Rows = NDArray[np.int64]
 Level = tuple[int, bool]  # ceiling, by limit
-# Up to so many different time limits in the queue are kept exactly.
+# Up to this many different time limits in the queue are kept exactly.
 MOST_TIME_LIMITS = 32
 _STEP = 1.25
 # For so few keys, a dictionary is faster than an array.
@@ -52,7 +52,7 @@ class GroupedQueue:
     avoid: dict[int, tuple[int, ...]]  # slots of machines that the group's one task crashed on
     requirements: list[Requirement]
     cores: Ints32  # as in `Groups`
-    ends_within_s: Floats  # so long after its start, each run has ended; 0: not known, or no gang is pending
+    ends_within_s: Floats  # this long after its start, each run has ended; 0: not known, or no gang is pending
     gang: NDArray[np.bool_]  # its tasks are those of gangs
     rounded: bool  # `ends_within_s` is rounded up
 

@@ -42,7 +42,7 @@ from scheduling.core.vocabulary.kernel_arrays import (
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
 
-# Most bookings of one pass: each is for the first gang that does not fit in its band.
+# Largest number of bookings of one pass: each is for the first gang that does not fit in its band.
 MOST_BOOKINGS = 2
 
 

@@ -55,9 +55,9 @@ def may_start(tasks: TaskTable, jobs: Slots | Ints32) -> Slots:
 
 def _within_bounds(tasks: TaskTable, slots: Slots, crashed: Collection[int]) -> Slots:
     """Leave out the pending tasks of jobs with `max_running` that are not needed to fill the bound. Of each kind of
-    equal tasks of a job, so many tasks with the lowest indexes stay, because another kind may fit nowhere. The kernels
-    stop when so many tasks of the job are placed, of whatever kind. `crashed`: the ids of tasks that avoid machines on
-    which they crashed. These tasks stay too, and fill no place of another task.
+    equal tasks of a job, this number of tasks, with the lowest indexes, stay, because another kind may fit nowhere. The
+    kernels stop when this number of tasks of the job is placed, of whatever kind. `crashed`: the ids of tasks that
+    avoid machines on which they crashed. These tasks stay too, and fill no place of another task.
     """
     if not tasks.bounded:
         return slots

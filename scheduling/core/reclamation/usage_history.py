@@ -146,7 +146,7 @@ class UsageHistory:
         """Process the samples that were measured since the last call, which was `passed_s` seconds ago. Return the
         new reservations.
 
-        `tasks` is not changed. `times`: process the samples so many times, each time `passed_s` seconds later.
+        `tasks` is not changed. `times`: process the samples this many times, each time `passed_s` seconds later.
         `fixed_jobs` [J]: whether reclamation is switched off for the job in each slot. Raises `ValueError` if the
         arrays in `samples` differ in length, or if `passed_s` is negative.
         """

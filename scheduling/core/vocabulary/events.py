@@ -209,7 +209,7 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     start_after: float = 0.0  # no task is placed before this time, in seconds since the epoch
     waiting: bool = False  # no task is placed until the event `job.released`
     max_run_s: float = 0.0  # the longest time limit of a run; 0: a task has none
-    ends_within_s: float = 0.0  # so long after its start, each run has ended; 0: not known
+    ends_within_s: float = 0.0  # this long after its start, each run has ended; 0: not known
     published: Published = Published()
 
 

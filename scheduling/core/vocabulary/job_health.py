@@ -51,9 +51,9 @@ def job_health(
 ) -> JobHealth:
     """Return the health of a job.
 
-    `living`: how many tasks are not dead, or fewer if the job runs only so many at once. `placed`: how many tasks have
-    a machine. `up`: how many tasks are up and do not fail a health check. The tasks that `troubles.flapping` counts
-    must be included in `up`.
+    `living`: how many tasks are not dead, but at most the number that the job may run at once. `placed`: how many tasks
+    have a machine. `up`: how many tasks are up and do not fail a health check. The tasks that `troubles.flapping`
+    counts must be included in `up`.
     """
     if ended:
         return JobHealth.ENDED

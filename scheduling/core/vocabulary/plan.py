@@ -61,7 +61,7 @@ class Plan:
     """The plan of a scheduling pass. `assignments`: the placed tasks, in the order in which the pass placed them.
     `unplaced`: one explanation (`Why`) for each group of equal tasks that stay pending. `bookings`: the capacity that
     later passes keep free for gangs, as long as nothing changes. `bounded`: the ids of the jobs with assignments that
-    may run only so many tasks at once (`max_running`).
+    may run only this many tasks at once (`max_running`).
     """
 
     revision: int  # of the state it was made from

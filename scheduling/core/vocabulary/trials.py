@@ -14,9 +14,9 @@ import msgspec
 from quota.vocabulary.resources import CPU, DISK, DISK_BANDWIDTH, RAM
 from scheduling.core.vocabulary.requirement import Requirement
 
-# A trial has at most so many tasks.
+# A trial has at most this many tasks.
 MOST_TASKS = 500
-# A question has at most so many variants and lowerings.
+# A question has at most this many variants and lowerings.
 MOST_VARIANTS = 48
 # The largest limit is found to this part of the requested limit.
 PARTS = 256

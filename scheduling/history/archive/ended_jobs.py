@@ -25,9 +25,9 @@ from scheduling.models import ArchivedJob, ArchiveFile, Cell
 from scheduling.policy import cell_settings
 
 ENDED = "ended_jobs"
-# A file has at most about so many tasks and jobs, so that a reader of one job need not fetch a large file.
+# A file has at most about this many tasks and jobs, so that a reader of one job need not fetch a large file.
 MOST_ROWS = 200_000
-# About so many tasks and jobs are deleted in one transaction.
+# About this many tasks and jobs are deleted in one transaction.
 MOST_DELETED = 5_000
 # How long the rows of a job that somebody opened stay in PostgreSQL.
 RECALLED = dt.timedelta(hours=1)

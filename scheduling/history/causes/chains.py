@@ -20,7 +20,7 @@ from scheduling.models import ArchivedJob, Cell, Event, Job
 
 # The longest chain of causes: eviction ◄ placement ◄ eviction ◄ drain are four.
 LONGEST_CHAIN = 8
-# Events that name this one as their cause are searched in so many revisions after it, because no index has causes.
+# Events that name this one as their cause are searched in this many revisions after it, because no index has causes.
 _REVISIONS_AFTER = 2_000
 # How many events of a job a search for the additions of a task looks at.
 _LOOKED_AT = 200

@@ -26,9 +26,9 @@ log = structlog.get_logger(__name__)
 
 # A request that takes longer is given up, and its process ended. It is below the deadline of HTTP requests.
 LONGEST_S = 40.0
-# A request waits so long for the request before it. Then it is rejected, because its thread is needed for others.
+# A request waits this long for the request before it. Then it is rejected, because its thread is needed for others.
 LONGEST_WAIT_S = 2.0
-# The process ends after so many seconds without a request.
+# The process ends after this many seconds without a request.
 IDLE_S = 600.0
 _RETRY_AFTER_S = 5
 _CHUNK = 1 << 16

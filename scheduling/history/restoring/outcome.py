@@ -8,7 +8,7 @@ import msgspec
 
 from scheduling.history.restoring.differences import RequestedJob
 
-# Lists have so many jobs or machines at most; their numbers are always complete.
+# Lists have this many jobs or machines at most; their numbers are always complete.
 MOST_NAMES = 100
 
 
@@ -35,9 +35,9 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     have ended since, and are submitted again. `changed`: jobs with another spec, which are updated. `tasks_revived`,
     `tasks_ended`: other tasks that become pending or dead. Jobs that are rejected are in none of these.
     `tasks_finished`: tasks that have finished since, and are not repeated. `tasks_elsewhere`: tasks that run on another
-    machine than at that moment, and stay there. `joined`, `removed`, `machines_changed`: machines, which stay as they are.
-    `problems`: the first jobs that cannot be set back, and `problems_number`: how many there are. `history`: the id of
-    the new history; empty for a dry run.
+    machine than at that moment, and stay there. `joined`, `removed`, `machines_changed`: machines, which stay as they
+    are. `problems`: the first jobs that cannot be set back, and `problems_number`: how many there are. `history`: the
+    id of the new history; empty for a dry run.
     """
 
     cell: str

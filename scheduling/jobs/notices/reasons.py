@@ -19,7 +19,7 @@ from scheduling.journal.sql import query
 from scheduling.models import Job, JobAutoscaling, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
-# Most classes of pending tasks of one job that are explained.
+# Largest number of classes of pending tasks of one job that are explained.
 _MOST_CLASSES = 2
 _FIRST_FAILED = """
 SELECT DISTINCT ON (job_id) job_id, "index", detail, count(*) OVER (PARTITION BY job_id)

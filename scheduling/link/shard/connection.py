@@ -48,7 +48,7 @@ class Wire(Protocol):
         """Close the connection with a WebSocket close code."""
 
 
-# Most tasks that have left a machine and whose usage is still taken.
+# Largest number of tasks that have left a machine and whose usage is still taken.
 _MOST_LEFT = 256
 
 

@@ -39,7 +39,7 @@ LOOK_EVERY_S = 1.0
 TRUST_EVERY_S = 60.0
 _AWAY_S = 1.0
 _BUSY_TURN_S = 0.02
-# While so many machines connect in one turn, the shard polls machines with changes less often.
+# While this many machines connect in one turn, the shard polls machines with changes less often.
 _MANY_HELLOS = 8
 
 

@@ -32,7 +32,8 @@ log = structlog.get_logger(__name__)
 
 # The peer must answer a close frame within this time.
 CLOSE_WITHIN_S = 5.0
-# Most messages that are accepted before the machine is served. A machine sends a hello and waits for the answer.
+# Largest number of messages that are accepted before the machine is served. A machine sends a hello and waits for its
+# answer.
 MOST_EARLY = 2
 # OpenSSL keeps an output buffer per connection that is a third larger than the largest write so far. A desired state
 # with its identities takes 17 KiB once, and other messages less than 100 bytes.

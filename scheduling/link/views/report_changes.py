@@ -22,7 +22,7 @@ from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, Tas
 from scheduling.core.vocabulary.states import Observation
 from scheduling.link.views.exit_verdict import TaskExit
 
-# Most removals that are handled per report. The next report contains the others again.
+# Largest number of removals that are handled per report. The next report contains the others again.
 MAX_REMOVALS = 4
 REASONS = ("cpu-starved",)
 

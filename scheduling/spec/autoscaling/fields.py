@@ -14,7 +14,7 @@ SUM, MEAN, MOST = "sum", "mean", "max"
 class Vertical(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings for the limits of a job's tasks.
 
-    `min`, `max`: bounds by name of the resource, `cpu` and `ram`. `half_life_s`: after so many seconds, a measurement
+    `min`, `max`: bounds by name of the resource, `cpu` and `ram`. `half_life_s`: after this many seconds, a measurement
     counts half. `margin`: the share that is added to the measured use; None: chosen by the priority of the job.
     `every_s`: the shortest time between two changes. `history_s`: how much usage is needed for a recommendation.
     """

@@ -70,7 +70,7 @@ class YearCell:
 
     @classmethod
     def create(cls, machines: int) -> Cell:
-        """Create the rows of a cell with so many machines, its tenants and their quota."""
+        """Create the rows of a cell with this many machines, its tenants and their quota."""
         for band in DEFAULT_BANDS:
             PriorityBand.objects.get_or_create(
                 name=band.name,

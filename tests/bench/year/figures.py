@@ -54,7 +54,7 @@ def sizes() -> dict[str, Any]:
 
 
 MOST_GROWTH = 0.10
-# A page may be slower by so many ms although nothing grew: other processes use the machine too.
+# A page may be slower by this many ms although nothing grew: other processes use the machine too.
 NOISE_MS = 10.0
 
 

@@ -261,8 +261,8 @@ def _settings(days: int) -> dict[str, float]:
 
 
 def _narrow_partitions(revisions: int) -> None:
-    """Let the database make partitions of the journal that hold so many revisions. The first one is made together with
-    the cell.
+    """Let the database make partitions of the journal that hold this many revisions. The first one is made together
+    with the cell.
     """
     from scheduling.journal.sql import execute, query
 

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 TENANTS = 8
 BATCH, SERVICE = 100, 200  # priorities
 TASKS_OF_SERVICE = 16
-# Names of batch jobs come again after so many jobs, as those of nightly jobs do.
+# Names of batch jobs come again after this many jobs, as those of nightly jobs do.
 _NAMES = 4_000
 _SHORTEST_S, _TAIL, _LONGEST_S = 3_600.0, 0.6, 2 * 86_400.0
 _FAILING = 8  # of 256 runs
 
 
 def batch_jobs(rng: np.random.Generator, first: int, tasks: int) -> list[dict[str, Any]]:
-    """Return job files with so many tasks in all. Most jobs are small, and few have most of the tasks (§5.1). `first`:
+    """Return job files with `tasks` tasks in all. Most jobs are small, and few have most of the tasks (§5.1). `first`:
     the number of batch jobs before.
     """
     files = []

@@ -149,7 +149,7 @@ class Cell:
     refuses: list[SourcesUnavailable] = field(default_factory=list)
     told: list[tuple[int, str]] = field(default_factory=list)  # position of the peer (-1: the store), reason
     asked: int = 0
-    busy_first: int = 0  # so many first answers name no source
+    busy_first: int = 0  # the number of first answers that name no source
 
     def of(self, digest: str) -> PackageSources:
         self.asked += 1
