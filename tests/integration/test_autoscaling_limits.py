@@ -1,0 +1,177 @@
+"""Tests of the autoscaler on real PostgreSQL and Redis: limits follow measured use (vertical)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from django.utils import timezone
+
+from quota.vocabulary.errors import Conflict
+from scheduling.autoscaling.accepting import accepted_spec
+from scheduling.autoscaling.selectors import recommendation_of
+from scheduling.jobs import updates
+from scheduling.jobs.actions.autoscaled import AUTOSCALER
+from scheduling.models import Event, Job, JobAutoscaling, JobSpec, Task, Update
+from tests.integration import world
+from tests.integration.autoscaling_world import MIB, VERTICAL, a_file, later, loaded, submitter, turn, used, values
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def submit(cell, ann, machine):
+    return submitter(cell, ann, machine)
+
+
+def test_limits_follow_measured_use_without_a_restart(submit) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    assert turn(job) == 1
+    assert values(job) == (3, 500, 512 * MIB), "halved at most"
+    tasks = Task.objects.filter(job=job)
+    assert set(tasks.values_list("incarnation", "spec_version")) == {(1, 2)}, "no task was restarted"
+    version = JobSpec.objects.get(job=job, version=2)
+    assert version.actor == AUTOSCALER.name
+    changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
+    assert changed.data["reason"] == (
+        "autoscaler: limit of CPU from 1 core to 0.5 cores and of RAM from 1 GiB to 512 MiB, by measured use"
+    )
+    assert turn(job) == 0, "the next change comes later"
+    later(job, 60, "limits_at")
+    assert turn(job) == 1
+    assert values(job) == (3, 250, 256 * MIB)
+
+
+def test_a_recommendation_changes_nothing_and_says_what_it_saves(submit) -> None:
+    job = submit({"vertical": {"history_s": 3600}})
+    used(job)
+    assert turn(job) == 0
+    found = recommendation_of(Job.objects.select_related("cell").get(pk=job.pk))
+    assert found.available
+    assert found.wanted.tasks == 3
+    assert 220 <= found.wanted.cpu <= 250
+    assert 115 * MIB <= found.wanted.ram <= 125 * MIB
+    assert found.saves > 0
+    assert values(job) == (3, 1000, 1024 * MIB)
+
+
+def test_too_short_a_history_recommends_nothing(submit) -> None:
+    job = submit({"vertical": {"mode": "auto", "history_s": 4 * 3600}})
+    used(job)
+    assert turn(job) == 0
+    assert JobAutoscaling.objects.get(job=job).wanted_cpu is None
+
+
+def test_each_window_counts_once(submit) -> None:
+    job = submit(VERTICAL | {"vertical": VERTICAL["vertical"] | {"mode": "recommend"}})
+    used(job)
+    turn(job)
+    first = JobAutoscaling.objects.get(job=job)
+    turn(job)
+    turn(job)
+    again = JobAutoscaling.objects.get(job=job)
+    assert bytes(again.ram_weights) == bytes(first.ram_weights)
+    assert np.frombuffer(first.ram_weights, "<f4").sum() == pytest.approx(3 * 34, rel=0.1), "they have decayed a little"
+
+
+def test_a_task_out_of_memory_raises_the_limit_at_once(submit) -> None:
+    job = submit(VERTICAL | {"vertical": VERTICAL["vertical"] | {"every_s": 3600}})
+    used(job, ram=900 * MIB, cpu=900)
+    assert turn(job) == 0
+    exit_ = {"cause": "out-of-memory", "at": timezone.now().timestamp(), "signal": 9}
+    Task.objects.filter(job=job, index=1).update(exit=exit_)
+    assert turn(job) == 1
+    tasks, cpu, ram = values(job)
+    assert (tasks, cpu) == (3, 1000)
+    assert 1024 * 1.2 * MIB <= ram <= 2048 * MIB
+    changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
+    assert changed.data["reason"].endswith("because a task ran out of memory")
+    assert turn(job) == 0, "the same end counts once"
+
+
+def test_limits_never_fall_below_reservations(submit) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    Task.objects.filter(job=job, index=2).update(reservation=[800, 700 * MIB, 0, 0, 0, 1])
+    assert turn(job) == 1
+    assert values(job) == (3, 800, 700 * MIB)
+
+
+def test_a_burst_keeps_a_limit_from_falling_and_raises_none(submit) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    loaded(job, 5000, tasks=1)
+    assert turn(job) == 1
+    assert values(job) == (3, 1000, 512 * MIB)
+
+
+def test_bounds_of_the_job_file_hold(submit) -> None:
+    rules = VERTICAL["vertical"] | {"min": {"cpu": "700m"}, "max": {"ram": "600Mi"}}
+    job = submit({"vertical": rules})
+    used(job)
+    turn(job)
+    assert values(job) == (3, 700, 512 * MIB)
+
+
+def test_nothing_changes_during_an_update_of_a_user(submit, ann, cell) -> None:
+    job = submit(VERTICAL)
+    used(job)
+    file = a_file(VERTICAL)
+    file["task"] = file["task"] | {"command": ["other"]}
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
+    assert Update.objects.filter(job=job, state="open").exists()
+    assert turn(job) == 0
+    assert values(job) == (3, 1000, 1024 * MIB)
+
+
+def killed(job: Job, *, at: float, index: int = 1) -> None:
+    """Let a task have ended at a time because it ran out of memory."""
+    exit_ = {"cause": "out-of-memory", "at": at, "signal": 9}
+    Task.objects.filter(job=job, index=index).update(exit=exit_)
+
+
+def test_a_task_out_of_memory_without_history_raises_only_the_limit_of_ram(submit) -> None:
+    job = submit({"vertical": VERTICAL["vertical"] | {"history_s": 86_400}})
+    used(job, hours=1)
+    assert turn(job) == 0
+    killed(job, at=timezone.now().timestamp())
+    assert turn(job) == 1
+    _, cpu, ram = values(job)
+    assert cpu == 1000
+    assert ram > 1024 * MIB
+    later(job, 3600, "limits_at", "oom_at")
+    assert turn(job) == 0, "there is still too little history for lower limits"
+
+
+def test_only_ends_under_the_present_limit_raise_it(submit) -> None:
+    job = submit({"vertical": VERTICAL["vertical"] | {"history_s": 86_400}})
+    now = timezone.now().timestamp()
+    killed(job, at=now - 86_400)
+    assert turn(job) == 0, "it ended before the job had rules"
+    killed(job, at=now, index=2)
+    assert turn(job) == 1
+    raised = values(job)
+    killed(job, at=now + 1, index=0)  # it was seen after the change
+    later(job, -60, "limits_at")
+    assert turn(job) == 0
+    later(job, 3600, "limits_at", "oom_at")
+    Task.objects.filter(job=job, index=1).update(limit=[1000, 1024 * MIB, 64 * MIB, 0, 0, 1])
+    killed(job, at=now + 2)  # with the limit before the change
+    assert turn(job) == 0
+    assert values(job) == raised
+    Task.objects.filter(job=job, index=1).update(limit=Task.objects.get(job=job, index=0).limit)
+
+
+def test_limits_do_not_rise_above_the_largest_machine(submit, machine) -> None:
+    job = submit({"vertical": VERTICAL["vertical"] | {"mode": "recommend"}})
+    used(job, ram=4 * machine.capacity[1])
+    turn(job)
+    assert JobAutoscaling.objects.get(job=job).wanted_ram <= max(machine.capacity[1], 1024 * MIB)
+
+
+def test_accepting_needs_a_recommendation(submit, ann) -> None:
+    job = submit({"vertical": {}})
+    turn(job)
+    with pytest.raises(Conflict) as error:
+        accepted_spec(Job.objects.select_related("cell", "tenant").get(pk=job.pk))
+    assert error.value.code == "no-recommendation"
