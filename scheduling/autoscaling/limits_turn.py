@@ -20,7 +20,7 @@ from django.db import transaction
 from quota.vocabulary.resources import CPU, RAM, describe
 from scheduling.autoscaling.changes import STOPPED, Change, shared
 from scheduling.autoscaling.measured_use import MeasuredJobs, NewUse, TaskFacts, present_use, tasks_read, windows_read
-from scheduling.autoscaling.rows import read_rules
+from scheduling.autoscaling.rows import read_rules, readable
 from scheduling.autoscaling.rules import histograms, vertical_rules
 from scheduling.autoscaling.rules.histograms import CPU_BUCKETS, RAM_BUCKETS, Ints, Weights
 from scheduling.autoscaling.rules.vertical_rules import Bools, LimitChanges, LimitRules, rules_of
@@ -120,7 +120,7 @@ def limits_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
         until = now - DELAY
         if progress.folded_until is not None and (until - progress.folded_until).total_seconds() < EVERY_S:
             return []
-        rows = [_Row(*row) for row in query(_ROWS, [cell_id])]
+        rows = readable(_Row(*row) for row in query(_ROWS, [cell_id]))
         changes = _recommend(cell_id, rows, progress.folded_until or until, until, now) if rows else []
         CellAutoscaling.objects.filter(pk=cell_id).update(folded_until=until)
     return changes

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from itertools import product
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -12,18 +14,20 @@ import structlog
 from scheduling.jobs.actions.autoscaled import AUTOSCALER, ScaledValues, stored_values
 from scheduling.journal.sql import execute, query
 from scheduling.models import JobAutoscaling
+from scheduling.spec.autoscaling.checks import bound_of
 from scheduling.spec.autoscaling.fields import OFF, Autoscale, Horizontal, Vertical
 
 log = structlog.get_logger(__name__)
 
-# Rows that one call reads at most.
+# Rows that one query reads at most.
 AT_ONCE = 500
 _CHANGED = """
 SELECT a.job_id, s.version, s.actor, (s.spec->'autoscale')::text,
   json_build_object('tasks', s.spec->'tasks', 'task', json_build_object('limit', s.spec->'task'->'limit'))::text
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 JOIN scheduling_jobspec AS s ON s.job_id = j.id AND s.version = j.spec_version
-WHERE j.cell_id = %s AND j.state <> 'dead' AND a.version <> j.spec_version ORDER BY a.job_id LIMIT %s
+WHERE j.cell_id = %s AND j.state <> 'dead' AND a.version <> j.spec_version AND a.job_id > %s
+ORDER BY a.job_id LIMIT %s
 """
 _ENDED = """
 DELETE FROM scheduling_jobautoscaling AS a USING scheduling_job AS j
@@ -46,15 +50,24 @@ ORDER BY s.job_id, s.version DESC
 
 
 def rows_follow(cell_id: int, now: dt.datetime) -> int:
-    """Read the specs that have changed since the last call. Return the number of rows that were read, at most
-    `AT_ONCE`. Rows of jobs whose spec has no rules any more are deleted.
+    """Read the specs that have changed since the last call. Return the number of rows that were read. Rows of jobs
+    whose spec has no rules any more are deleted.
 
     If an update that is not its own has changed a value, the autoscaler leaves this value alone for some time. An error
-    with the rules of one job ends only its scaling.
+    with the rules of one job ends only its scaling. Its row stays at its version, so that a newer version of the
+    software reads it.
     """
-    found = query(_CHANGED, [cell_id, AT_ONCE])
-    if not found:
-        return 0
+    number, last = 0, 0
+    while found := query(_CHANGED, [cell_id, last, AT_ONCE]):
+        _follow_all(found, now)
+        number, last = number + len(found), found[-1][0]
+        if len(found) < AT_ONCE:
+            break
+    return number
+
+
+def _follow_all(found: Sequence[tuple[Any, ...]], now: dt.datetime) -> None:
+    """Change the rows of jobs to their present specs, the rows `found` of `_CHANGED`."""
     rows = JobAutoscaling.objects.in_bulk([job_id for job_id, *_ in found])
     kept, gone = [], []
     for job_id, version, actor, rules, values in found:
@@ -67,8 +80,9 @@ def rows_follow(cell_id: int, now: dt.datetime) -> int:
         try:
             _follow(row, version, actor, msgspec.json.decode(rules), stored_values(msgspec.json.decode(values)), now)
         except Exception:  # such as rules that a newer version of the software has written
-            log.exception("the autoscaler cannot read the rules of a job", job_id=job_id)
-            row.version, row.vertical, row.horizontal = version, "", ""
+            if _is_first(job_id, version):
+                log.exception("the autoscaler cannot read the rules of a job", job_id=job_id)
+            continue
         kept.append(row)
     if kept:
         # One INSERT with ON CONFLICT: `bulk_update` would need a second for a hundred rows.
@@ -76,7 +90,19 @@ def rows_follow(cell_id: int, now: dt.datetime) -> int:
             kept, update_conflicts=True, update_fields=_COLUMNS, unique_fields=["job_id"]
         )
     JobAutoscaling.objects.filter(pk__in=gone).delete()
-    return len(found)
+
+
+# The specs, as pairs of a job's id and a version, that this process could not read. Each is logged once.
+_unreadable: set[tuple[int, int]] = set()
+
+
+def _is_first(job_id: int, version: int) -> bool:
+    """Return whether this process has not yet logged that it cannot read this version of the job's spec."""
+    if len(_unreadable) > 10_000:
+        _unreadable.clear()
+    number = len(_unreadable)
+    _unreadable.add((job_id, version))
+    return len(_unreadable) > number
 
 
 _COLUMNS = (
@@ -100,17 +126,57 @@ def rows_repair(cell_id: int) -> int:
     return len(missing)
 
 
+class _Stored(Protocol):
+    """A row that has the rules of a job as JSON."""
+
+    @property
+    def job_id(self) -> int: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def rules(self) -> str: ...
+
+
+_Row = TypeVar("_Row", bound=_Stored)
+
+
+def readable(rows: Iterable[_Row]) -> list[_Row]:
+    """Return the rows whose rules this process can read. After `rows_follow` of a newer version of the software, rules
+    may have fields that this version does not know. The newer version scales these jobs.
+    """
+    found = []
+    for row in rows:
+        try:
+            read_rules(row.rules)
+        except Exception:
+            if _is_first(row.job_id, row.version):
+                log.exception("the autoscaler cannot read the rules of a job", job_id=row.job_id)
+            continue
+        found.append(row)
+    return found
+
+
 @lru_cache(maxsize=8192)
 def read_rules(stored: str) -> Autoscale:
     """Return rules from their JSON. Equal rules are parsed once."""
-    return msgspec.json.decode(stored, type=Autoscale)
+    return _checked(msgspec.json.decode(stored, type=Autoscale))
+
+
+def _checked(rules: Autoscale) -> Autoscale:
+    """Return rules. Raises an error if this version of the software cannot read an amount in them."""
+    if rules.vertical is not None:
+        for which, name in product(("min", "max"), ("cpu", "ram")):
+            bound_of(rules.vertical, which, name)
+    return rules
 
 
 def _follow(
     row: JobAutoscaling, version: int, actor: str, rules: dict[str, Any], now_values: ScaledValues, now: dt.datetime
 ) -> None:
     """Change `row` to the version of the spec that `actor` made."""
-    read = msgspec.convert(rules, Autoscale)
+    read = _checked(msgspec.convert(rules, Autoscale))
     vertical, horizontal = read.vertical or Vertical(mode=OFF), read.horizontal or Horizontal(max=1, mode=OFF)
     limits = (now_values.cpu, now_values.ram)
     if row.version and actor != AUTOSCALER.name:

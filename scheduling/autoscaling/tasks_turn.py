@@ -19,7 +19,7 @@ import structlog
 
 from scheduling.autoscaling.changes import STOPPED, Change, shared
 from scheduling.autoscaling.measured_use import load_by_cpu, present_use
-from scheduling.autoscaling.rows import read_rules
+from scheduling.autoscaling.rows import read_rules, readable
 from scheduling.autoscaling.rules import horizontal_rules
 from scheduling.autoscaling.rules.horizontal_rules import Load, ScaleDecision, ScaleState
 from scheduling.autoscaling.rules.loads import combined
@@ -106,7 +106,8 @@ def tasks_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
     """Store new recommendations of all jobs of a cell with horizontal scaling. Return the changes that are due, at most
     `MOST_CHANGES`, those that need more tasks first. Jobs of which a task has ended by itself are left out.
     """
-    rows = [row for row in (_Row(*row) for row in query(_ROWS, [cell_id])) if row.updating or row.live >= row.tasks]
+    stored = readable(_Row(*row) for row in query(_ROWS, [cell_id]))
+    rows = [row for row in stored if row.updating or row.live >= row.tasks]
     loads = _loads(cell_id, rows)
     decisions = []
     for row in rows:

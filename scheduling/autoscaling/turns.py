@@ -18,7 +18,7 @@ from django.db import DatabaseError, InterfaceError, connection
 
 from scheduling.autoscaling.changes import changes_apply
 from scheduling.autoscaling.limits_turn import limits_recommend
-from scheduling.autoscaling.rows import AT_ONCE, rows_follow
+from scheduling.autoscaling.rows import rows_follow
 from scheduling.autoscaling.tasks_turn import EVERY_S, tasks_recommend
 from scheduling.journal.sql import execute, query
 from scheduling.models import CellAutoscaling
@@ -80,8 +80,7 @@ def autoscale(cell_id: int, *, every_s: float = EVERY_S) -> Turn:
     now: dt.datetime = claimed[0][0]
     changed, whole = 0, False
     try:
-        while rows_follow(cell_id, now) == AT_ONCE:
-            pass
+        rows_follow(cell_id, now)
         changed, problem = _take(cell_id, now)
         whole = problem is None
         if isinstance(problem, (DatabaseError, InterfaceError)):
