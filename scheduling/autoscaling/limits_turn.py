@@ -3,8 +3,9 @@
     windows of usage ─► histograms of each job ─► recommended limits ─┬─► rows: pages, REST, notices
     reservations, tasks out of memory ────────────────────────────────┘└─► mode auto: changes, a few per turn
 
-One transaction adds the new windows to the histograms and stores until when they were added, so each window counts
-once, also if processes are killed. All jobs of a cell are read with four queries, and written with one.
+The row of each job stores until when its windows are in its histograms, and one transaction writes both. So each window
+counts once, also if a process is killed, the job changes during a turn, or a turn leaves it out. All jobs of a cell are
+read with five queries, and written with one.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ from scheduling.spec.autoscaling.fields import AUTO, Vertical
 EVERY_S = 60.0
 # Windows arrive some time after their end. Those that arrive later than this are left out.
 DELAY = dt.timedelta(seconds=120)
-# Jobs that one turn changes at most, and new jobs whose stored usage it reads at most.
-MOST_CHANGES, MOST_NEW = 50, 200
+# Jobs that one turn changes at most.
+MOST_CHANGES = 50
+# Jobs whose histograms are this old are read apart, at most so many per turn, because PostgreSQL then reads more
+# partitions. New jobs read all usage that is stored. A row is written at least this often.
+LATE = dt.timedelta(minutes=10)
+MOST_LATE, MOST_NEW = 2000, 200
 _ROWS = """
 SELECT a.job_id, a.version, a.rules::text, a.vertical, a.horizontal, a.tasks, a.cpu, a.ram,
   a.limits_held_until, a.retry_at,
@@ -50,12 +55,14 @@ UPDATE scheduling_jobautoscaling AS a SET
   cpu_weights = coalesce(n.cpu_weights, a.cpu_weights), ram_weights = coalesce(n.ram_weights, a.ram_weights),
   decayed_at = coalesce(n.decayed_at, a.decayed_at), first_at = n.first_at, oom_at = n.oom_at,
   oom_sum = n.oom_sum,
-  wanted_cpu = n.wanted_cpu, wanted_ram = n.wanted_ram, wanted_since = n.wanted_since
+  wanted_cpu = CASE WHEN a.version = n.version THEN n.wanted_cpu ELSE a.wanted_cpu END,
+  wanted_ram = CASE WHEN a.version = n.version THEN n.wanted_ram ELSE a.wanted_ram END,
+  wanted_since = CASE WHEN a.version = n.version THEN n.wanted_since ELSE a.wanted_since END
 FROM unnest(%s::bigint[], %s::integer[], %s::bytea[], %s::bytea[], %s::timestamptz[], %s::timestamptz[],
   %s::timestamptz[], %s::float8[], %s::bigint[], %s::bigint[], %s::timestamptz[])
   AS n(job_id, version, cpu_weights, ram_weights, decayed_at, first_at, oom_at, oom_sum, wanted_cpu, wanted_ram,
     wanted_since)
-WHERE a.job_id = n.job_id AND a.version = n.version
+WHERE a.job_id = n.job_id
 """
 # The most CPU and RAM that a machine has. A task with a higher limit would be pending for ever.
 _LARGEST = """
@@ -98,6 +105,10 @@ class _Row:
         """Return whether a person has to look at the last update, so that every change waits."""
         return self.limited_code == STOPPED
 
+    def is_late(self, until: dt.datetime) -> bool:
+        """Return whether older windows of the job may be missing in its histograms."""
+        return self.decayed_at is None or until - self.decayed_at > LATE
+
     @property
     def vertical(self) -> Vertical:
         return read_rules(self.rules).vertical or Vertical()
@@ -120,22 +131,32 @@ def limits_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
         until = now - DELAY
         if progress.folded_until is not None and (until - progress.folded_until).total_seconds() < EVERY_S:
             return []
-        rows = readable(_Row(*row) for row in query(_ROWS, [cell_id]))
-        changes = _recommend(cell_id, rows, progress.folded_until or until, until, now) if rows else []
+        rows = _read_rows(cell_id, until)
+        changes = _recommend(cell_id, rows, until, now) if rows else []
         CellAutoscaling.objects.filter(pk=cell_id).update(folded_until=until)
     return changes
 
 
-def _recommend(
-    cell_id: int, rows: Sequence[_Row], after: dt.datetime, until: dt.datetime, now: dt.datetime
-) -> list[Change]:
+def _read_rows(cell_id: int, until: dt.datetime) -> list[_Row]:
+    """Return the jobs of this turn. Of new jobs, and of those whose histograms are late, there may be too many. Those
+    that wait longest come first.
+    """
+    rows = readable(_Row(*row) for row in query(_ROWS, [cell_id]))
+    new = [row for row in rows if row.decayed_at is None]
+    late = [row for row in rows if row.decayed_at is not None and row.is_late(until)]
+    late.sort(key=lambda row: row.decayed_at or until)
+    left_out = {row.job_id for row in (*new[MOST_NEW:], *late[MOST_LATE:])}
+    return [row for row in rows if row.job_id not in left_out]
+
+
+def _recommend(cell_id: int, rows: Sequence[_Row], until: dt.datetime, now: dt.datetime) -> list[Change]:
     cpu = histograms.unpack([row.cpu_weights for row in rows], CPU_BUCKETS)
     ram = histograms.unpack([row.ram_weights for row in rows], RAM_BUCKETS)
     half_life_s = np.array([row.vertical.half_life_s for row in rows])
     passed_s = np.array([_since(row.decayed_at, until) or 0.0 for row in rows])
     histograms.decay(cpu, passed_s, half_life_s)
     histograms.decay(ram, passed_s, half_life_s)
-    fresh = _add_windows(rows, cpu, ram, after, until)
+    fresh = _add_windows(rows, cpu, ram, until)
     facts = tasks_read([row.job_id for row in rows])
     _add_kills(rows, ram, facts, fresh, now)
     rules = rules_of([(row.vertical, row.latency_sensitive) for row in rows])
@@ -158,25 +179,26 @@ def _recommend(
     return _changes(rows, decided, oom, now)
 
 
-def _add_windows(rows: Sequence[_Row], cpu: Weights, ram: Weights, after: dt.datetime, until: dt.datetime) -> Bools:
-    """Add the new windows to the histograms: those since the last turn, and for new jobs all that are stored. Return
-    for which rows there are new ones.
+def _add_windows(rows: Sequence[_Row], cpu: Weights, ram: Weights, until: dt.datetime) -> Bools:
+    """Add the new windows of each job to its histograms: those after the newest one in it, and for a new job all that
+    are stored. Return which rows are written because of it.
     """
-    old = [place for place, row in enumerate(rows) if row.decayed_at is not None]
-    new = [place for place, row in enumerate(rows) if row.decayed_at is None][:MOST_NEW]
-    fresh = np.zeros(len(rows), dtype=np.bool_)
-    for places, begin in ((old, after), (new, until - dt.timedelta(days=400))):
-        read = windows_read(_measured([rows[place] for place in places]), after=begin, until=until)
+    late = np.array([row.is_late(until) for row in rows])
+    new = np.array([row.decayed_at is None for row in rows])
+    fresh: Bools = late.copy()
+    for part in (~late, late & ~new, new):
+        places = np.flatnonzero(part).tolist()
+        read = windows_read(_measured([rows[place] for place in places], until), until=until)
         _add(rows, places, read, cpu, ram, fresh)
-    fresh[new] = True  # so that their stored usage is not read again
     return fresh
 
 
-def _measured(rows: Sequence[_Row]) -> MeasuredJobs:
+def _measured(rows: Sequence[_Row], until: dt.datetime) -> MeasuredJobs:
     return MeasuredJobs(
         [row.job_id for row in rows],
         [row.vertical.half_life_s for row in rows],
         [row.latency_sensitive for row in rows],
+        [row.decayed_at or until - dt.timedelta(days=400) for row in rows],
     )
 
 
@@ -205,7 +227,7 @@ def _add_kills(rows: Sequence[_Row], ram: Weights, facts: TaskFacts, fresh: Bool
     for place, (row, oom_sum) in enumerate(zip(rows, facts.oom_sum.tolist(), strict=True)):
         further, differs = oom_sum > row.oom_sum, oom_sum != row.oom_sum
         row.oom_sum = oom_sum
-        fresh[place] |= differs and row.decayed_at is not None  # so that a lower sum is stored too
+        fresh[place] |= differs  # so that a lower sum is stored too
         changed_at = -np.inf if row.limits_at is None else row.limits_at.timestamp()
         used = facts.oom_limit[place] * vertical_rules.OOM_FACTOR
         if not further or row.decayed_at is None or facts.oom_at[place] <= changed_at or used <= row.ram:

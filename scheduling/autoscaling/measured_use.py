@@ -35,9 +35,10 @@ SELECT job, cpu, ram, sum(weight)::float8, min(start_time) FROM (
     {RAM_BUCKETS.sql("u.maximum_usage_memory::float8")} AS ram,
     exp(greatest(-700, -ln(2.0) * extract(epoch FROM %(until)s - u.end_time)::float8 / c.half_life_s)) AS weight,
     u.start_time
-  FROM unnest(%(jobs)s::bigint[], %(half_lives)s::float8[], %(peaks)s::boolean[]) AS c(job, half_life_s, peaks)
+  FROM unnest(%(jobs)s::bigint[], %(half_lives)s::float8[], %(peaks)s::boolean[], %(after)s::timestamptz[])
+    AS c(job, half_life_s, peaks, after)
   JOIN {TABLE} AS u ON u.collection_id = c.job
-  WHERE u.start_time >= %(after)s - interval '1 hour' AND u.end_time > %(after)s AND u.end_time <= %(until)s
+  WHERE u.start_time >= %(first)s - interval '1 hour' AND u.end_time > c.after AND u.end_time <= %(until)s
 ) AS w GROUP BY GROUPING SETS ((job, cpu), (job, ram))
 """
 # Reservations that reclamation has lowered below the limit, and the sum of the times when tasks ran out of memory. A
@@ -56,11 +57,12 @@ FRESH_S = 30.0
 
 
 class MeasuredJobs(NamedTuple):
-    """The jobs whose usage is read. All have one element per job."""
+    """The jobs whose usage is read. All have one element per job. `after`: only windows that ended later are read."""
 
     ids: Sequence[int]
     half_life_s: Sequence[float]
     peaks: Sequence[bool]
+    after: Sequence[dt.datetime]
 
 
 class NewUse(NamedTuple):
@@ -73,15 +75,16 @@ class NewUse(NamedTuple):
     first_at: list[dt.datetime | None]
 
 
-def windows_read(jobs: MeasuredJobs, *, after: dt.datetime, until: dt.datetime) -> NewUse:
-    """Return the usage in the windows that ended after `after`, and at `until` at the latest. Weights are those at
-    `until`. Makes one query.
+def windows_read(jobs: MeasuredJobs, *, until: dt.datetime) -> NewUse:
+    """Return the usage in the new windows of jobs, which ended at `until` at the latest. Weights are those at `until`.
+    Makes one query.
     """
     values = {
         "jobs": list(jobs.ids),
         "half_lives": list(jobs.half_life_s),
         "peaks": list(jobs.peaks),
-        "after": after,
+        "after": list(jobs.after),
+        "first": min(jobs.after, default=until),  # a constant, so that PostgreSQL reads few partitions
         "until": until,
     }
     found = NewUse(empty(len(jobs.ids), CPU_BUCKETS), empty(len(jobs.ids), RAM_BUCKETS), [None] * len(jobs.ids))

@@ -105,10 +105,10 @@ class JobAutoscaling(models.Model):
     change the number of tasks or the limits before this time, because they were changed by an update that is not its.
 
     `cpu_weights`, `ram_weights`: decaying histograms of usage as `scheduling.autoscaling.rules.histograms` stores them,
-    at the time `decayed_at`. `first_at`: since when there is usage. `wanted_cpu`, `wanted_ram`: the recommended limits.
-    `wanted_since`: since when they differ from the limits. `oom_at`: when it was seen last that a task ran out of
-    memory. `oom_sum`: the sum of the times of such ends, by the clocks of machines; it grows with each further one.
-    `limits_at`: the last change of the limits, by anybody.
+    at the time `decayed_at`; windows that ended before it are in them. `first_at`: since when there is usage.
+    `wanted_cpu`, `wanted_ram`: the recommended limits. `wanted_since`: since when they differ from the limits.
+    `oom_at`: when it was seen last that a task ran out of memory. `oom_sum`: the sum of the times of such ends, by the
+    clocks of machines; it grows with each further one. `limits_at`: the last change of the limits, by anybody.
 
     `needed`: the number of tasks that the smoothed load needs, at the time `needed_at`. `wanted_tasks`: the recommended
     number. `low_since`, `low_most`: since when fewer tasks are enough, and the largest number that was needed since.
@@ -159,9 +159,10 @@ class JobAutoscaling(models.Model):
 
 
 class CellAutoscaling(models.Model):
-    """The progress of the autoscaler in a cell. `folded_until`: up to which time usage windows are in the histograms.
-    `turned_at`: when the last turn began. `claimed_until`: until then, its process has the turn, unless it ends before.
-    `finished_at`: when the last turn without an error ended.
+    """The progress of the autoscaler in a cell. `folded_until`: the end of the newest windows that the last turn for
+    limits could read; the rows of the jobs store which ones it has read. `turned_at`: when the last turn began.
+    `claimed_until`: until then, its process has the turn, unless it ends before. `finished_at`: when the last turn
+    without an error ended.
     """
 
     cell = models.OneToOneField(Cell, models.CASCADE, primary_key=True, related_name="autoscaling")

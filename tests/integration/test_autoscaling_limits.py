@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from django.utils import timezone
 
 from quota.vocabulary.errors import Conflict
+from scheduling.autoscaling import limits_turn
 from scheduling.autoscaling.accepting import accepted_spec
 from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.jobs import updates
 from scheduling.jobs.actions.autoscaled import AUTOSCALER
 from scheduling.models import Event, Job, JobAutoscaling, JobSpec, Task, Update
-from tests.integration import world
+from tests.integration import rows, world
 from tests.integration.autoscaling_world import MIB, VERTICAL, a_file, later, loaded, submitter, turn, used, values
 
+RECOMMEND = {"vertical": VERTICAL["vertical"] | {"mode": "recommend"}}
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -63,7 +68,7 @@ def test_too_short_a_history_recommends_nothing(submit) -> None:
 
 
 def test_each_window_counts_once(submit) -> None:
-    job = submit(VERTICAL | {"vertical": VERTICAL["vertical"] | {"mode": "recommend"}})
+    job = submit(RECOMMEND)
     used(job)
     turn(job)
     first = JobAutoscaling.objects.get(job=job)
@@ -72,6 +77,53 @@ def test_each_window_counts_once(submit) -> None:
     again = JobAutoscaling.objects.get(job=job)
     assert bytes(again.ram_weights) == bytes(first.ram_weights)
     assert np.frombuffer(first.ram_weights, "<f4").sum() == pytest.approx(3 * 34, rel=0.1), "they have decayed a little"
+
+
+def weight(job: Job) -> float:
+    """Return the weight of all windows in the histogram of RAM of a job."""
+    return float(np.frombuffer(JobAutoscaling.objects.get(job=job).ram_weights, "<f4").sum())
+
+
+def test_windows_count_if_the_job_changes_during_the_turn(submit, monkeypatch) -> None:
+    job = submit(RECOMMEND)
+    used(job)
+    read = limits_turn.tasks_read
+
+    def slow(job_ids: Sequence[int]) -> Any:
+        JobAutoscaling.objects.update(version=2)  # another process has followed a new version
+        return read(job_ids)
+
+    monkeypatch.setattr(limits_turn, "tasks_read", slow)
+    turn(job)
+    row = JobAutoscaling.objects.get(job=job)
+    assert row.wanted_cpu is None, "it was computed for the version before"
+    assert weight(job) > 0
+    monkeypatch.undo()
+    JobAutoscaling.objects.update(version=1)
+    turn(job)
+    assert JobAutoscaling.objects.get(job=job).wanted_cpu is not None
+    assert weight(job) == pytest.approx(3 * 34, rel=0.1), "no window counts twice"
+
+
+def test_windows_of_turns_without_the_job_are_read_later(submit) -> None:
+    job = submit(RECOMMEND)
+    turn(job)
+    later(job, 4 * 3600, "decayed_at")  # this process could not read its rules for some hours
+    used(job)
+    turn(job)
+    assert weight(job) == pytest.approx(3 * 34, rel=0.1)
+
+
+def test_new_jobs_that_a_turn_leaves_out_are_read_in_the_next_one(submit, cell, ann, monkeypatch) -> None:
+    job = submit(VERTICAL)
+    other = submitter(cell, ann, rows.a_machine(cell, "m2"))(VERTICAL, name="other")
+    used(other)
+    killed(other, at=1.0)
+    monkeypatch.setattr(limits_turn, "MOST_NEW", 1)
+    assert turn(job) == 0
+    assert JobAutoscaling.objects.get(job=other).decayed_at is None
+    assert turn(job) == 1
+    assert values(other)[1] == 500
 
 
 def test_a_task_out_of_memory_raises_the_limit_at_once(submit) -> None:
