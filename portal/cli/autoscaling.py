@@ -43,8 +43,9 @@ def show(session: Context, job: JobArgument) -> None:
     ):
         if answer[name] is not None:
             output.say(text.format(output.when(answer[name])))
-    if answer["limited"] is not None:
-        output.say(f"rejected:     {answer['limited']}; the next attempt is at {output.when(answer['retry_at'])}")
+    for one in answer["rejections"]:
+        when = f"at {output.when(one['retry_at'])}" if one["retry_at"] is not None else "in the next turn"
+        output.say(f"rejected:     {one['detail'].rstrip('.')}; the next attempt is {when}")
     for change in answer["changes"]:
         before = f"{_values(change['before'])} -> " if change["before"] else ""
         output.say(f"version {change['version']:<6} {output.when(change['at'])}  {before}{_values(change['after'])}")

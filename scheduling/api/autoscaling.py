@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django.utils import timezone
@@ -18,7 +19,7 @@ from scheduling.api.change_serializers import ChangeSerializer, change_response
 from scheduling.api.preconditions import IF_REVISION, if_revision
 from scheduling.api.suggested_limits import FitSerializer, fit_document
 from scheduling.autoscaling.accepting import accepted_spec, recommendation_accept
-from scheduling.autoscaling.selectors import Recommendation, recommendation_of
+from scheduling.autoscaling.selectors import Recommendation, coming, recommendation_of
 from scheduling.autoscaling.simulation import simulate
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import plans
@@ -39,6 +40,14 @@ class ScalingChangeSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField()
     before = ScaledValuesSerializer(allow_null=True)
     after = ScaledValuesSerializer()
+
+
+class RejectedChangeSerializer(serializers.Serializer[Any]):
+    of = serializers.ChoiceField(["tasks", "limits"], help_text="What would change: their number, or their limits.")
+    code = serializers.CharField()
+    detail = serializers.CharField(help_text="Why the last change was rejected.")
+    since = serializers.DateTimeField(help_text="Since when changes are rejected.")
+    retry_at = serializers.DateTimeField(allow_null=True, help_text="The next attempt; null: in the next turn.")
 
 
 class AutoscalingSerializer(serializers.Serializer[Any]):
@@ -62,9 +71,7 @@ class AutoscalingSerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="The limits stay until then, because another update has changed them."
     )
     needed_at = serializers.DateTimeField(allow_null=True, help_text="When the load was measured last.")
-    limited = serializers.CharField(allow_null=True, help_text="Why the last change was rejected.")
-    limited_since = serializers.DateTimeField(allow_null=True)
-    retry_at = serializers.DateTimeField(allow_null=True, help_text="When the rejected change is tried again.")
+    rejections = RejectedChangeSerializer(many=True, help_text="Changes that are rejected now.")
     changes = ScalingChangeSerializer(many=True, help_text="The newest versions by the autoscaler.")
     guidance = FitSerializer(many=True, help_text="How many tasks with the recommended values fit the cell.")
 
@@ -94,12 +101,10 @@ def document(job: Job, found: Recommendation) -> dict[str, Any]:
         "needed": None if row is None else row.needed,
         "usage_since": None if row is None else row.first_at,
         "out_of_memory_at": None if row is None else row.oom_at,
-        "tasks_held_until": None if row is None else row.tasks_held_until,
-        "limits_held_until": None if row is None else row.limits_held_until,
+        "tasks_held_until": None if row is None else coming(row.tasks_held_until),
+        "limits_held_until": None if row is None else coming(row.limits_held_until),
         "needed_at": None if row is None else row.needed_at,
-        "limited": None if row is None else row.limited_detail or None,
-        "limited_since": None if row is None else row.limited_since,
-        "retry_at": None if row is None else row.retry_at,
+        "rejections": [asdict(one) for one in found.rejections],
         "changes": found.changes,
         "guidance": [fit_document(fit, extra=job.cell.extra_resources) for fit in fits],
     }

@@ -6,7 +6,6 @@ Change ─► lock the cell ─► unchanged since? may it change? ─► job_up
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,25 +16,29 @@ from django.db import DatabaseError, InterfaceError, transaction
 from django.db.models import Q
 
 from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.resources import CPU, RAM, describe
+from scheduling.autoscaling.rejections import STOPPED, Columns, rejected_values
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import updates
 from scheduling.jobs.actions.autoscaled import AUTOSCALER, ScaledValues, values_of, with_values
+from scheduling.jobs.rollouts.rollout import hopeless_tasks, is_used_up
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.models import Job, JobAutoscaling, Update
 
 log = structlog.get_logger(__name__)
 
+# Whether an update of the job `j` is open with which the autoscaler does not go on; see `no_open_update`.
+UPDATING = """EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = j.id AND u.state = 'open'
+    AND (u.actor <> 'system:autoscaler' OR u.paused_at IS NOT NULL OR u.canary > 0))"""
 # Rejections that end by themselves: the job has changed, is being updated, or has ended.
 _PASSING = ("update-open", "revision-changed", "job-ended")
-# The code of a rejection that also stops changes that ask for nothing more.
-STOPPED = "update-stopped"
-LEAST_RETRY_S, MOST_RETRY_S = 60.0, 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of a job's number of tasks or of the limits of its tasks. `version`: the version of the spec from which
     it was decided. `values`: the values afterwards. `times`: columns of `JobAutoscaling` that are set if it succeeds.
+    `rejection`: the columns that store a rejection.
     """
 
     job_id: int
@@ -43,6 +46,7 @@ class Change:
     values: ScaledValues
     reason: str
     times: dict[str, Any]
+    rejection: Columns
 
 
 def shared(changes: Sequence[tuple[int, Change]], most: int) -> list[Change]:
@@ -75,8 +79,7 @@ def changes_apply(changes: Sequence[Change]) -> int:
 
 def change_apply(change: Change) -> bool:
     """Make a change. Return whether the job has changed. The row of the job stores why a change was rejected, and when
-    the autoscaler tries again: after a minute, and then after twice as long each time, at most an hour. If quota has no
-    room for all further tasks, a part of them is added.
+    the autoscaler tries again. If quota has no room for the whole change, a part of it is made.
 
     The journal records a rejection by quota once. Locks: as `updates.job_update`.
     """
@@ -85,9 +88,10 @@ def change_apply(change: Change) -> bool:
         row = JobAutoscaling.objects.filter(pk=change.job_id).first()
         if row is None or job.spec_version != change.version or job.state == JobState.DEAD:
             return False
+        since = getattr(row, change.rejection.since)
         problem: Rejected | None = None
         done: updates.JobChange | None = None
-        for values in _attempts(change.values, row.tasks):
+        for values in _attempts(change.values, ScaledValues(row.tasks, row.cpu, row.ram)):
             try:
                 new = with_values(updates.spec_of(job), values, job.cell)
                 done = updates.job_update(
@@ -96,7 +100,7 @@ def change_apply(change: Change) -> bool:
                     job_spec=new,
                     reason=change.reason,
                     later=True,
-                    quiet=row.limited_since is not None or problem is not None,
+                    quiet=since is not None or problem is not None,
                     if_revision=revision_of(job),
                     check=_may_change,
                     continues=True,
@@ -106,34 +110,48 @@ def change_apply(change: Change) -> bool:
                 problem = problem or refusal
                 if refusal.code not in updates.ADMISSION:
                     break
+        columns = change.rejection.values()
         if problem is not None:
-            _rejected(row, problem, job.name)
-        if done is None:
-            return False
-        values = values_of(new)
-        free = {"limited_code": "", "limited_detail": "", "limited_since": None, "retry_at": None}
-        JobAutoscaling.objects.filter(pk=job.pk).update(
-            version=done.version, **values._asdict(), **change.times, **(free if problem is None else {})
-        )
-    return True
+            if problem.code in _PASSING:
+                return False
+            columns = rejected_values(change.rejection, since, problem.code, problem.detail)
+            if since is None:
+                log.warning("a job cannot be scaled", job=job.name, code=problem.code, detail=problem.detail)
+        if done is not None:
+            columns |= {"version": done.version, **values_of(new)._asdict(), **change.times}
+        JobAutoscaling.objects.filter(pk=job.pk).update(**columns)
+    return done is not None
 
 
-def _attempts(values: ScaledValues, tasks: int) -> list[ScaledValues]:
-    """Return the values to try, the wanted ones first. If quota has no room for all further tasks, fewer are tried."""
-    more = values.tasks - tasks
-    parts = sorted({more // 2, more // 4, more // 8} - {0}, reverse=True) if more > 1 else []
-    return [values, *(values._replace(tasks=tasks + part) for part in parts)]
+def _attempts(values: ScaledValues, now: ScaledValues) -> list[ScaledValues]:
+    """Return the values to try, the wanted ones first. If quota has no room for all further tasks, fewer are tried. If
+    it has none for both limits, RAM is tried alone, and CPU too if the limit of RAM would not have risen.
+    """
+    more = values.tasks - now.tasks
+    parts = sorted({more // 2, more // 4, more // 8, 1} - {0}, reverse=True) if more > 1 else []
+    tried = [values, *(values._replace(tasks=now.tasks + part) for part in parts)]
+    if values.cpu != now.cpu and values.ram != now.ram:
+        tried.append(values._replace(cpu=now.cpu))
+        if values.ram < now.ram:
+            tried.append(values._replace(ram=now.ram))
+    return tried
 
 
 def _may_change(job: Job) -> None:
     """Raise `Conflict` if the autoscaler must not change the job: an update is open, or the last one was stopped. Then
     its tasks have different versions, or crash, and a further update would go on with it without a person.
+
+    An update by the autoscaler that has caused as many disruptions as it may does not count, unless its tasks crash.
+    The next update goes on with its number of disruptions, so it disrupts no task.
     """
     no_open_update(job)
     last = Update.objects.filter(job=job).order_by("-id").first()
-    if last is not None and last.state == Update.STOPPED:
-        detail = f"cannot scale job {job.name}, because its last update was stopped: {last.detail or 'no reason'};"
-        raise Conflict(STOPPED, f"{detail} update, undo or restart the job")
+    if last is None or last.state != Update.STOPPED:
+        return
+    if last.actor == AUTOSCALER.name and is_used_up(last) and not hopeless_tasks(last):
+        return
+    detail = f"cannot scale job {job.name}, because its last update was stopped: {last.detail or 'no reason'};"
+    raise Conflict(STOPPED, f"{detail} update, undo or restart the job")
 
 
 def no_open_update(job: Job) -> None:
@@ -147,17 +165,12 @@ def no_open_update(job: Job) -> None:
         raise Conflict("update-open", detail)
 
 
-def _rejected(row: JobAutoscaling, problem: Rejected, name: str) -> None:
-    if problem.code in _PASSING:
-        return
-    now = dt.datetime.now(dt.UTC)
-    since = row.limited_since or now
-    retry_s = min(MOST_RETRY_S, max(LEAST_RETRY_S, (now - since).total_seconds()))
-    if row.limited_since is None:
-        log.warning("a job cannot be scaled", job=name, code=problem.code, detail=problem.detail)
-    JobAutoscaling.objects.filter(pk=row.pk).update(
-        limited_code=problem.code,
-        limited_detail=problem.detail[:500],
-        limited_since=since,
-        retry_at=now + dt.timedelta(seconds=retry_s),
-    )
+def format_reason(values: ScaledValues, before: tuple[int, int], *, oom: bool) -> str:
+    """Return the reason of a change of limits, for the journal."""
+    parts = [
+        f"{name} from {describe(index, old)} to {describe(index, new)}"
+        for name, index, old, new in (("CPU", CPU, before[0], values.cpu), ("RAM", RAM, before[1], values.ram))
+        if old != new
+    ]
+    why = "because a task ran out of memory" if oom else "by measured use"
+    return f"autoscaler: limit of {' and of '.join(parts)}, {why}"

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from django.db import transaction
 
-from quota.vocabulary.resources import CPU, RAM, describe
-from scheduling.autoscaling.changes import STOPPED, Change, shared
+from scheduling.autoscaling.changes import UPDATING, Change, format_reason, shared
 from scheduling.autoscaling.measured_use import MeasuredJobs, NewUse, TaskFacts, present_use, tasks_read, windows_read
+from scheduling.autoscaling.rejections import LIMITS, Rejection, rejections_end
 from scheduling.autoscaling.rows import read_rules, readable
 from scheduling.autoscaling.rules import histograms, vertical_rules
 from scheduling.autoscaling.rules.histograms import CPU_BUCKETS, RAM_BUCKETS, Ints, Weights
@@ -39,14 +39,12 @@ MOST_CHANGES = 50
 # partitions. New jobs read all usage that is stored. A row is written at least this often.
 LATE = dt.timedelta(minutes=10)
 MOST_LATE, MOST_NEW = 2000, 200
-_ROWS = """
+_ROWS = f"""
 SELECT a.job_id, a.version, a.rules::text, a.vertical, a.horizontal, a.tasks, a.cpu, a.ram,
-  a.limits_held_until, a.retry_at,
+  a.limits_held_until,
   a.cpu_weights, a.ram_weights, a.decayed_at, a.first_at, a.wanted_cpu, a.wanted_ram, a.wanted_since, a.oom_at,
   a.oom_sum, a.limits_at, j.latency_sensitive, j.tenant_id,
-  EXISTS (SELECT FROM scheduling_update AS u
-    WHERE u.job_id = j.id AND u.state = 'open'
-      AND (u.actor <> 'system:autoscaler' OR u.paused_at IS NOT NULL OR u.canary > 0)), a.limited_code
+  {UPDATING}, {LIMITS.sql}
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 WHERE j.cell_id = %s AND j.state <> 'dead' AND a.vertical <> '' AND a.version = j.spec_version ORDER BY a.job_id
 """
@@ -84,7 +82,6 @@ class _Row:
     cpu: int
     ram: int
     limits_held_until: dt.datetime | None
-    retry_at: dt.datetime | None
     cpu_weights: bytes
     ram_weights: bytes
     decayed_at: dt.datetime | None
@@ -99,11 +96,12 @@ class _Row:
     tenant_id: int
     updating: bool
     limited_code: str
+    retry_at: dt.datetime | None
+    stopped: bool
 
     @property
-    def stopped(self) -> bool:
-        """Return whether a person has to look at the last update, so that every change waits."""
-        return self.limited_code == STOPPED
+    def rejection(self) -> Rejection:
+        return Rejection(self.limited_code, self.retry_at, self.stopped)
 
     def is_late(self, until: dt.datetime) -> bool:
         """Return whether older windows of the job may be missing in its histograms."""
@@ -176,6 +174,9 @@ def _recommend(cell_id: int, rows: Sequence[_Row], until: dt.datetime, now: dt.d
     since_s = np.array([np.inf if (since := _since(row.limits_at, now)) is None else since for row in rows])
     decided = vertical_rules.decide(limits, target, rules, since_s=since_s, oom=oom)
     _store(rows, cpu, ram, fresh, decided, np.where((enough | oom)[:, None], target, 0), until, now)
+    more: list[bool] = np.any(decided.limits > limits, axis=1).tolist()
+    ids, rejections = [row.job_id for row in rows], [row.rejection for row in rows]
+    rejections_end(LIMITS, zip(ids, rejections, more, decided.differs.tolist(), strict=True), now)
     return _changes(rows, decided, oom, now)
 
 
@@ -283,25 +284,17 @@ def _changes(rows: Sequence[_Row], decided: LimitChanges, oom: Bools, now: dt.da
     for place in np.flatnonzero(decided.due).tolist():
         row = rows[place]
         cpu, ram = (int(value) for value in decided.limits[place])
-        waits = [row.limits_held_until if not oom[place] else None]
-        waits += [row.retry_at] if row.stopped or cpu > row.cpu or ram > row.ram else []
-        if row.mode != AUTO or row.updating or any(at is not None and at > now for at in waits):
+        killed = bool(oom[place])
+        held = not killed and row.limits_held_until is not None and row.limits_held_until > now
+        delayed = row.rejection.delays(now, more=cpu > row.cpu or ram > row.ram, urgent=killed and ram > row.ram)
+        if row.mode != AUTO or row.updating or held or delayed:
             continue
         freed = row.tasks * max((row.cpu - cpu) / max(row.cpu, 1), (row.ram - ram) / max(row.ram, 1))
         values = ScaledValues(row.tasks, cpu, ram)
-        reason = format_reason(values, (row.cpu, row.ram), oom=bool(oom[place]))
-        urgency = (not oom[place], cpu <= row.cpu and ram <= row.ram, -freed)
-        found.append((urgency, row.tenant_id, Change(row.job_id, row.version, values, reason, {"limits_at": now})))
+        reason = format_reason(values, (row.cpu, row.ram), oom=killed)
+        # A rise that was rejected before is tried in each turn, but keeps no other job from changing.
+        urgency = (not killed or bool(row.limited_code), cpu <= row.cpu and ram <= row.ram, -freed)
+        change = Change(row.job_id, row.version, values, reason, {"limits_at": now}, LIMITS)
+        found.append((urgency, row.tenant_id, change))
     found.sort(key=lambda one: one[0])
     return shared([(tenant, change) for _, tenant, change in found], MOST_CHANGES)
-
-
-def format_reason(values: ScaledValues, before: tuple[int, int], *, oom: bool) -> str:
-    """Return the reason of a change of limits, for the journal."""
-    parts = [
-        f"{name} from {describe(index, old)} to {describe(index, new)}"
-        for name, index, old, new in (("CPU", CPU, before[0], values.cpu), ("RAM", RAM, before[1], values.ram))
-        if old != new
-    ]
-    why = "because a task ran out of memory" if oom else "by measured use"
-    return f"autoscaler: limit of {' and of '.join(parts)}, {why}"

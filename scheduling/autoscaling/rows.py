@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import structlog
 
+from scheduling.autoscaling.rejections import LIMITS, TASKS
 from scheduling.jobs.actions.autoscaled import AUTOSCALER, ScaledValues, stored_values
 from scheduling.journal.sql import execute, query
 from scheduling.models import JobAutoscaling
@@ -109,7 +110,7 @@ _COLUMNS = (
     *("version", "rules", "vertical", "horizontal", "tasks", "cpu", "ram", "limits_at"),
     *("tasks_held_until", "limits_held_until", "wanted_cpu", "wanted_ram", "wanted_since", "wanted_tasks"),
     *("schedule_at", "scheduled", "needed"),
-    *("low_since", "low_most", "retry_at", "limited_code", "limited_detail", "limited_since"),
+    *("low_since", "low_most", *TASKS.values(), *LIMITS.values()),
 )
 
 
@@ -200,5 +201,5 @@ def _follow(
         row.wanted_cpu = row.wanted_ram = row.wanted_since = None
     if not row.horizontal:
         row.wanted_tasks = None
-    row.retry_at = row.limited_since = None
-    row.limited_code = row.limited_detail = ""
+    for name, value in (TASKS.values() | LIMITS.values()).items():
+        setattr(row, name, value)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.utils import timezone
+
+from scheduling.autoscaling.rejections import LIMITS, TASKS
 from scheduling.autoscaling.savings import ListPrice
 from scheduling.jobs.actions.autoscaled import AUTOSCALER, ScaledValues, stored_values, values_of
 from scheduling.jobs.updates import spec_of
@@ -15,12 +19,26 @@ MOST_CHANGES = 20
 
 
 @dataclass(frozen=True, slots=True)
+class RejectedChange:
+    """A change by the autoscaler that was rejected. `of`: `tasks` (their number) or `limits`. `retry_at`: when the next
+    attempt is; None: in the next turn.
+    """
+
+    of: str
+    code: str
+    detail: str
+    since: dt.datetime
+    retry_at: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Recommendation:
     """What the autoscaler recommends for a job. `now`: the present values. `wanted`: the recommended ones; equal to
     `now` where nothing else is recommended. `available`: whether they differ enough to be worth a change.
 
     `saves`: what they would save per 30 days, in micro-credits; negative if they cost more. `row`: what is stored; None
     if the job has no rules, or no process has looked at it yet. `changes`: the newest versions by the autoscaler.
+    `rejections`: the changes that are rejected.
     """
 
     rules: Autoscale
@@ -30,6 +48,7 @@ class Recommendation:
     saves: int
     row: JobAutoscaling | None
     changes: list[dict[str, Any]] = field(default_factory=list)
+    rejections: list[RejectedChange] = field(default_factory=list)
 
     @property
     def costs(self) -> int:
@@ -56,7 +75,21 @@ def recommendation_of(job: Job) -> Recommendation:
             )
     versions = JobSpec.objects.filter(job=job, actor=AUTOSCALER.name).order_by("-version")[:MOST_CHANGES]
     pairs = _with_before(job, list(versions))
-    return Recommendation(job_spec.autoscale or Autoscale(), now, wanted, available, saves, row, pairs)
+    rules, rejections = job_spec.autoscale or Autoscale(), _rejections(row) if row is not None else []
+    return Recommendation(rules, now, wanted, available, saves, row, pairs, rejections)
+
+
+def _rejections(row: JobAutoscaling) -> list[RejectedChange]:
+    return [
+        RejectedChange(of, getattr(row, one.code), getattr(row, one.detail), since, coming(getattr(row, one.retry_at)))
+        for of, one in (("tasks", TASKS), ("limits", LIMITS))
+        if (since := getattr(row, one.since)) is not None
+    ]
+
+
+def coming(at: dt.datetime | None) -> dt.datetime | None:
+    """Return a time if it has not come yet."""
+    return None if at is None or at <= timezone.now() else at
 
 
 def _with_before(job: Job, versions: list[JobSpec]) -> list[dict[str, Any]]:

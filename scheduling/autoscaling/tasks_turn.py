@@ -17,8 +17,9 @@ from typing import Any
 
 import structlog
 
-from scheduling.autoscaling.changes import STOPPED, Change, shared
+from scheduling.autoscaling.changes import UPDATING, Change, shared
 from scheduling.autoscaling.measured_use import load_by_cpu, present_use
+from scheduling.autoscaling.rejections import TASKS, Rejection, rejections_end
 from scheduling.autoscaling.rows import read_rules, readable
 from scheduling.autoscaling.rules import horizontal_rules
 from scheduling.autoscaling.rules.horizontal_rules import Load, ScaleDecision, ScaleState
@@ -35,13 +36,11 @@ EVERY_S = 5.0
 MOST_CHANGES = 20
 # A smoothed load that differs less is not written, except after this time.
 _LEAST_DIFFERENCE, _WRITTEN_EVERY_S = 0.005, 60.0
-_ROWS = """
-SELECT a.job_id, a.version, a.rules::text, a.horizontal, a.tasks, a.cpu, a.ram, a.tasks_held_until, a.retry_at,
+_ROWS = f"""
+SELECT a.job_id, a.version, a.rules::text, a.horizontal, a.tasks, a.cpu, a.ram, a.tasks_held_until,
   a.needed,
   a.needed_at, a.wanted_tasks, a.low_since, a.low_most, a.scheduled, a.schedule_at, a.tasks_at, j.tasks_running,
-  j.tasks_total - j.tasks_dead, j.tenant_id, EXISTS (SELECT FROM scheduling_update AS u
-    WHERE u.job_id = j.id AND u.state = 'open'
-      AND (u.actor <> 'system:autoscaler' OR u.paused_at IS NOT NULL OR u.canary > 0)), a.limited_code
+  j.tasks_total - j.tasks_dead, j.tenant_id, {UPDATING}, {TASKS.sql}
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 WHERE j.cell_id = %s AND j.state <> 'dead' AND a.horizontal <> '' AND a.version = j.spec_version ORDER BY a.job_id
 """
@@ -67,7 +66,6 @@ class _Row:
     cpu: int
     ram: int
     tasks_held_until: dt.datetime | None
-    retry_at: dt.datetime | None
     needed: float | None
     needed_at: dt.datetime | None
     wanted_tasks: int | None
@@ -81,11 +79,12 @@ class _Row:
     tenant_id: int
     updating: bool
     limited_code: str
+    retry_at: dt.datetime | None
+    stopped: bool
 
     @property
-    def stopped(self) -> bool:
-        """Return whether a person has to look at the last update, so that every change waits."""
-        return self.limited_code == STOPPED
+    def rejection(self) -> Rejection:
+        return Rejection(self.limited_code, self.retry_at, self.stopped)
 
     @property
     def horizontal(self) -> Horizontal:
@@ -121,6 +120,10 @@ def tasks_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
             continue
         decisions.append((row, decision, before != (row.scheduled, row.schedule_at)))
     _store(decisions)
+    wanted = {row.job_id: decision.wanted for row, decision, _ in decisions}
+    # Nothing is asked for if there is no decision.
+    asked = [(row, wanted.get(row.job_id, row.tasks)) for row in stored]
+    rejections_end(TASKS, [(row.job_id, row.rejection, n > row.tasks, n != row.tasks) for row, n in asked], now)
     return _changes([(row, decision) for row, decision, _ in decisions], now)
 
 
@@ -186,14 +189,14 @@ def _store(decisions: Sequence[tuple[_Row, ScaleDecision, bool]]) -> None:
 def _changes(decisions: Sequence[tuple[_Row, ScaleDecision]], now: dt.datetime) -> list[Change]:
     found: list[tuple[int, int, Change]] = []
     for row, decision in decisions:
-        waits = [row.tasks_held_until, *([row.retry_at] if row.stopped or decision.tasks > row.tasks else [])]
         if decision.tasks == row.tasks or row.mode != AUTO or row.updating:
             continue
-        if any(at is not None and at > now for at in waits):
+        held = row.tasks_held_until is not None and row.tasks_held_until > now
+        if held or row.rejection.delays(now, more=decision.tasks > row.tasks):
             continue
         values = ScaledValues(decision.tasks, row.cpu, row.ram)
         times = {"tasks_at": now, "low_since": None, "low_most": None}
-        change = Change(row.job_id, row.version, values, _reason(row, decision), times)
+        change = Change(row.job_id, row.version, values, _reason(row, decision), times, TASKS)
         found.append((row.tasks - decision.tasks, row.tenant_id, change))
     found.sort(key=lambda one: one[0])
     return shared([(tenant, change) for _, tenant, change in found], MOST_CHANGES)

@@ -34,7 +34,7 @@ from scheduling.jobs.actions import autoscaled
 from scheduling.jobs.dependencies.changes import check_after, dependencies_keep
 from scheduling.jobs.job_times import deadline_of, times_refusal
 from scheduling.jobs.rollouts.restart_rule import SpecChange, changes
-from scheduling.jobs.rollouts.rollout import advance
+from scheduling.jobs.rollouts.rollout import advance, is_used_up
 from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.jobs.submission.revisions import check_revision, revision_of
 from scheduling.journal import journal
@@ -90,7 +90,8 @@ def job_update(
     `check`: a function that is called with the job under the cell's lock, and raises `Rejected` if the job cannot
     change now. `continues`: the new update goes on with the open update of the job. It is paused if that update is
     paused. If that update is a restart, it restarts the tasks that are left and no other task changes. An undo of a
-    change of only the priority, such as a demotion, does the same. `rolled_back`: the open update of the job ends as
+    change of only the priority, such as a demotion, does the same. If the last update was stopped after it had caused
+    as many disruptions as it may, the new one causes none either. `rolled_back`: the open update of the job ends as
     rolled back, for this reason.
 
     `source`: `FILE` for a job file, whose values the autoscaler may have changed (`actions.autoscaled`), or `VALUES`
@@ -226,16 +227,18 @@ def update_open(
     `Update`). If another update of the job is still open, it ends as superseded, or as rolled back for the reason
     `rolled_back`.
 
-    `gated`: whether the settings for canary tasks, rollback and deadline apply. `continues`: the open update that the
-    new one goes on with. The new update has its `from_version`, `restarts`, `disruptions`, `paused_at` and gates.
+    `gated`: whether the settings for canary tasks, rollback and deadline apply. `continues`: the update that the new
+    one goes on with. The new update has its `disruptions`, and if it was open, its `from_version`, `restarts`,
+    `paused_at` and gates.
     """
     how, detail = (Update.ROLLED_BACK, rolled_back) if rolled_back else (Update.SUPERSEDED, "a newer update")
     updates_close(entry, [job.id], detail, how=how)
     disruptions, paused_at = 0, None
     gates = _gates(to_spec, entry.time) if gated else {}
     if continues is not None:
-        from_version, restarts = continues.from_version, continues.restarts
-        disruptions, paused_at = continues.disruptions, continues.paused_at
+        disruptions = continues.disruptions
+    if continues is not None and continues.state == Update.OPEN:
+        from_version, restarts, paused_at = continues.from_version, continues.restarts, continues.paused_at
         gates = {name: getattr(continues, name) for name in _GATES}
     update = Update.objects.create(
         job=job,
@@ -408,9 +411,19 @@ def _change(
             and (not undo or _was_rolled_back(job))
             and _restarts_tasks(job, job_spec),
             rolled_back=rolled_back,
-            continues=Update.objects.filter(job=job, state=Update.OPEN).first() if goes_on else None,
+            continues=_continued(job) if goes_on else None,
         )
     return JobChange(job, "updated", job.spec_version, update)
+
+
+def _continued(job: Job) -> Update | None:
+    """Return the update that a change goes on with: the open one, or the last one if it was stopped after it had caused
+    as many disruptions as it may.
+    """
+    last = Update.objects.filter(job=job).order_by("-id").first()
+    if last is None or last.state == Update.OPEN or (last.state == Update.STOPPED and is_used_up(last)):
+        return last
+    return None
 
 
 def _restarts_tasks(job: Job, job_spec: spec.JobSpecification) -> bool:

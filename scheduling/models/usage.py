@@ -114,8 +114,9 @@ class JobAutoscaling(models.Model):
     number. `low_since`, `low_most`: since when fewer tasks are enough, and the largest number that was needed since.
     `scheduled`: the number by schedule, which changes at `schedule_at`. `tasks_at`: the last change of the number.
 
-    `limited_code`, `limited_detail`: why the last change was rejected, since `limited_since`. `retry_at`: when the
-    autoscaler tries again; changes that ask for nothing more do not wait.
+    `limited_code`, `limited_detail`: why the last change of the limits was rejected, since `limited_since`. `retry_at`:
+    when the autoscaler tries again. `tasks_limited_code` and so on: the same for the number of tasks. See
+    `scheduling.autoscaling.rejections`.
     """
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="autoscaling")
@@ -144,6 +145,10 @@ class JobAutoscaling(models.Model):
     limited_detail = models.CharField(max_length=500, blank=True)
     limited_since = models.DateTimeField(null=True)
     retry_at = models.DateTimeField(null=True)
+    tasks_limited_code = models.CharField(max_length=64, blank=True, default="", db_default="")
+    tasks_limited_detail = models.CharField(max_length=500, blank=True, default="", db_default="")
+    tasks_limited_since = models.DateTimeField(null=True)
+    tasks_retry_at = models.DateTimeField(null=True)
     horizontal = models.CharField(max_length=16, blank=True, default="", db_default="")
     needed = models.FloatField(null=True)
     needed_at = models.DateTimeField(null=True)

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
+from quota.models import Notice
 from quota.vocabulary.permissions import Principal
 from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.jobs import update_gates, updates
 from scheduling.jobs.actions import autoscaled
 from scheduling.jobs.actions.autoscaled import AUTOSCALER, FILE
 from scheduling.jobs.actions.pause import update_pause, update_resume
+from scheduling.jobs.actions.restart import job_restart
+from scheduling.jobs.notices.event_notices import events_notify
 from scheduling.jobs.rollouts.gate_rules import Watched
-from scheduling.models import Job, JobAutoscaling, Update
+from scheduling.models import Job, JobAutoscaling, Task, Update
 from tests.integration import world
 from tests.integration.autoscaling_world import (
     HORIZONTAL,
@@ -68,6 +71,66 @@ def test_the_autoscaler_does_not_go_on_with_an_update_that_was_stopped(submit, a
     updates.updates_advance(job.cell_id)
     later(job, 3600, "limits_held_until", "limits_at")
     assert turn(job) == 1, "a person has looked at it"
+
+
+def test_the_autoscaler_goes_on_at_once_after_a_restart_by_a_person(submit, ann, machine) -> None:
+    job = submit(HORIZONTAL)
+    update = change(job, ann, HORIZONTAL, update={"max_down": 1, "max_disruptions": 1})
+    updates.updates_advance(job.cell_id)
+    world.bring_up(again(job), machine)
+    updates.updates_advance(job.cell_id)
+    update.refresh_from_db()
+    assert update.state == Update.STOPPED
+    later(job, 3600, "tasks_held_until")
+    loaded(job, 900)
+    assert turn(job) == 0
+    assert JobAutoscaling.objects.get(job=job).tasks_limited_code == "update-stopped"
+    job_restart(principal=ann, job=again(job), ranges=[(0, 0)])
+    assert turn(job) == 0, "the restart is open"
+    Update.objects.filter(job=job, state=Update.OPEN).update(state=Update.DONE)
+    loaded(job, 900)
+    assert turn(job) == 1
+    assert values(job)[0] == 6
+
+
+def test_scaling_goes_on_without_disruptions_after_an_own_update_has_used_them_up(submit, cell, machine) -> None:
+    job = submit(HORIZONTAL)
+    update = change(job, AUTOSCALER, HORIZONTAL, update={"max_down": 1, "max_disruptions": 1})
+    updates.updates_advance(job.cell_id)
+    world.bring_up(again(job), machine)
+    updates.updates_advance(job.cell_id)
+    update.refresh_from_db()
+    assert (update.state, update.disruptions) == (Update.STOPPED, 1)
+    events_notify(cell)
+    assert Notice.objects.filter(kind="job.update-stopped").count() == 1
+    old = set(Task.objects.filter(job=job, spec_version=1).values_list("id", "incarnation"))
+    assert len(old) == 2
+    loaded(job, 900)
+    assert turn(job) == 1
+    assert values(job)[0] == 6
+    world.bring_up(again(job), machine)
+    updates.updates_advance(job.cell_id)
+    assert set(Task.objects.filter(job=job, spec_version=1).values_list("id", "incarnation")) == old
+    newest = Update.objects.filter(job=job).latest("id")
+    assert (newest.state, newest.disruptions) == (Update.STOPPED, 1)
+    events_notify(cell)
+    assert Notice.objects.filter(kind="job.update-stopped").count() == 1, "the tenant knows it"
+
+
+def test_an_own_update_whose_tasks_crash_waits_for_a_person(submit, machine) -> None:
+    job = submit(HORIZONTAL)
+    update = change(job, AUTOSCALER, HORIZONTAL, update={"max_down": 1, "max_disruptions": 1})
+    updates.updates_advance(job.cell_id)
+    world.bring_up(again(job), machine)
+    updates.updates_advance(job.cell_id)
+    update.refresh_from_db()
+    assert update.state == Update.STOPPED
+    crashing = Task.objects.filter(job=job, spec_version=2)
+    crashing.update(up=False, restarts=3)
+    loaded(job, 900)
+    assert turn(job) == 0
+    assert JobAutoscaling.objects.get(job=job).tasks_limited_code == "update-stopped"
+    crashing.update(up=True, restarts=0)
 
 
 def test_a_pause_of_an_update_by_the_autoscaler_stays(submit, ann) -> None:

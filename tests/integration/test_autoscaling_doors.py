@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
 import yaml
 from django.test import Client
+from django.utils import timezone
 
 from quota.vocabulary.permissions import Role
+from scheduling.autoscaling.rejections import LIMITS, TASKS
 from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.jobs import updates
 from scheduling.jobs.submission.revisions import revision_of
-from scheduling.models import Job
+from scheduling.models import Job, JobAutoscaling
 from tests.integration import cli_world, rows, world
 from tests.integration.autoscaling_world import (
     HORIZONTAL,
@@ -179,6 +182,18 @@ class TestCommands:
     @pytest.fixture
     def cli(self, shared_portal, tenant, tmp_path) -> cli_world.Cli:
         return cli_world.of(tmp_path, shared_portal, "ann", tenant=tenant)
+
+    def test_only_times_that_come_are_shown(self, submit, cli) -> None:
+        job = submit(HORIZONTAL)
+        past, soon = (timezone.now() + dt.timedelta(hours=hours) for hours in (-1, 1))
+        held = {"version": 1, "tasks_held_until": past, "limits_held_until": soon}
+        tasks, limits = TASKS.values("a", "No quota.", past, past), LIMITS.values("b", "No machine.", past, soon)
+        JobAutoscaling.objects.filter(job=job).update(**held, **tasks, **limits)
+        shown = cli.out("autoscale", "show", "web")
+        assert "the number of tasks stays until" not in shown
+        assert "the limits stay until" in shown
+        assert "No quota; the next attempt is in the next turn" in shown
+        assert "No machine; the next attempt is at 2" in shown
 
     def test_a_recommendation_is_simulated_shown_and_accepted(self, submit, cli) -> None:
         job = submit({"vertical": {"history_s": 3600}, "horizontal": {"mode": "recommend", "max": 6, "cpu": 0.5}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from django.utils import timezone
 
+from quota.models import Quota
 from quota.vocabulary.errors import Conflict
 from scheduling.autoscaling import limits_turn
 from scheduling.autoscaling.accepting import accepted_spec
+from scheduling.autoscaling.rejections import LIMITS
 from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.jobs import updates
 from scheduling.jobs.actions.autoscaled import AUTOSCALER
@@ -212,6 +215,48 @@ def test_only_ends_under_the_present_limit_raise_it(submit) -> None:
     assert turn(job) == 0
     assert values(job) == raised
     Task.objects.filter(job=job, index=1).update(limit=Task.objects.get(job=job, index=0).limit)
+
+
+def test_a_rejection_of_more_tasks_delays_no_memory_after_a_kill(submit) -> None:
+    at = timezone.now() - dt.timedelta(minutes=2)
+    schedule = [{"at": f"{at.minute} {at.hour} * * *", "tasks": 6}]
+    job = submit(VERTICAL | {"horizontal": {"max": 6, "schedule": schedule}})
+    Quota.objects.update(amounts=[3000, 2**40, 2**40, 0, 0, 1000])
+    assert turn(job) == 0
+    assert JobAutoscaling.objects.get(job=job).tasks_limited_code == "quota-exceeded"
+    killed(job, at=timezone.now().timestamp())
+    assert turn(job) == 1
+    assert values(job)[2] > 1024 * MIB
+    assert JobAutoscaling.objects.get(job=job).tasks_limited_code == "quota-exceeded", "it is still rejected"
+
+
+def test_memory_after_a_kill_is_tried_in_each_turn_and_without_more_cpu(submit) -> None:
+    job = submit(VERTICAL)
+    used(job, cpu=1500, ram=900 * MIB)
+    Quota.objects.update(amounts=[3000, 3 * 2**30, 2**40, 0, 0, 1000])
+    assert turn(job) == 0
+    row = JobAutoscaling.objects.get(job=job)
+    assert (row.limited_code, row.tasks_limited_code) == ("quota-exceeded", "")
+    Quota.objects.update(amounts=[3000, 2**40, 2**40, 0, 0, 1000])
+    assert turn(job) == 0, "the next attempt is later"
+    killed(job, at=timezone.now().timestamp())
+    assert turn(job) == 1
+    _, cpu, ram = values(job)
+    assert cpu == 1000, "quota has no room for more CPU"
+    assert ram > 1024 * MIB
+    assert JobAutoscaling.objects.get(job=job).limited_code == "quota-exceeded"
+
+
+def test_a_rejection_of_limits_ends_if_no_more_is_needed_at_the_next_attempt(submit) -> None:
+    job = submit(VERTICAL)
+    turn(job)
+    now = timezone.now()
+    JobAutoscaling.objects.update(**LIMITS.values("quota-exceeded", "too little", now, now + dt.timedelta(hours=1)))
+    turn(job)
+    assert JobAutoscaling.objects.get(job=job).limited_code == "quota-exceeded"
+    later(job, 3600, "retry_at")
+    turn(job)
+    assert JobAutoscaling.objects.get(job=job).limited_code == ""
 
 
 def test_limits_do_not_rise_above_the_largest_machine(submit, machine) -> None:

@@ -11,10 +11,12 @@ import pytest
 from django.utils import timezone
 
 from quota.models import Quota
-from scheduling.autoscaling import task_metrics
+from scheduling.autoscaling import changes, task_metrics, turns
+from scheduling.autoscaling.rejections import TASKS
+from scheduling.jobs.actions.autoscaled import ScaledValues
 from scheduling.models import Event, Job, JobAutoscaling, Task
 from tests.integration import world
-from tests.integration.autoscaling_world import HORIZONTAL, later, loaded, submitter, turn, values
+from tests.integration.autoscaling_world import HORIZONTAL, MIB, later, loaded, submitter, turn, values
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,21 +69,21 @@ def test_a_rejection_by_quota_is_recorded_once_and_tried_again_later(submit, cel
     loaded(job, 900)
     assert turn(job) == 0
     row = JobAutoscaling.objects.get(job=job)
-    assert row.limited_code == "quota-exceeded"
-    assert row.retry_at is not None
+    assert row.tasks_limited_code == "quota-exceeded"
+    assert row.tasks_retry_at is not None
     rejected = Event.objects.filter(kind="job.rejected")
     assert rejected.count() == 1
     assert turn(job) == 0
-    assert JobAutoscaling.objects.get(job=job).retry_at == row.retry_at, "it was not tried again"
-    later(job, 120, "retry_at", "limited_since")
+    assert JobAutoscaling.objects.get(job=job).tasks_retry_at == row.tasks_retry_at, "it was not tried again"
+    later(job, 120, "tasks_retry_at", "tasks_limited_since")
     assert turn(job) == 0
     again = JobAutoscaling.objects.get(job=job)
-    assert (again.retry_at - timezone.now()).total_seconds() > 90, "the next try comes later than the one before"
+    assert (again.tasks_retry_at - timezone.now()).total_seconds() > 90, "the next try comes later than the one before"
     assert rejected.count() == 1
     Quota.objects.update(amounts=[30_000, 2**40, 2**40, 0, 0, 1000])
-    later(job, 3600, "retry_at")
+    later(job, 3600, "tasks_retry_at")
     assert turn(job) == 1
-    assert JobAutoscaling.objects.get(job=job).limited_code == ""
+    assert JobAutoscaling.objects.get(job=job).tasks_limited_code == ""
 
 
 def test_tasks_are_removed_while_more_of_them_are_rejected(submit, cell) -> None:
@@ -89,7 +91,7 @@ def test_tasks_are_removed_while_more_of_them_are_rejected(submit, cell) -> None
     Quota.objects.update(amounts=[3000, 2**40, 2**40, 0, 0, 1000])
     loaded(job, 900)
     turn(job)
-    assert JobAutoscaling.objects.get(job=job).retry_at is not None
+    assert JobAutoscaling.objects.get(job=job).tasks_retry_at is not None
     later(job, 3600, "needed_at")
     loaded(job, 100)
     turn(job)
@@ -104,7 +106,38 @@ def test_a_part_of_the_tasks_is_added_if_quota_has_room_for_it(submit, cell) -> 
     loaded(job, 900)
     assert turn(job) == 1
     assert values(job)[0] == 4
-    assert JobAutoscaling.objects.get(job=job).limited_code == "quota-exceeded"
+    assert JobAutoscaling.objects.get(job=job).tasks_limited_code == "quota-exceeded"
+
+
+def test_a_rejection_ends_if_no_more_tasks_are_needed_at_the_next_attempt(submit, cell) -> None:
+    job = submit(HORIZONTAL)
+    Quota.objects.update(amounts=[3000, 2**40, 2**40, 0, 0, 1000])
+    loaded(job, 900)
+    turn(job)
+    assert turns.limited_jobs() == {cell.id: 1}
+    later(job, 3600, "needed_at")
+    loaded(job, 500)
+    turn(job)
+    assert turns.limited_jobs() == {cell.id: 1}, "it lasts until then, so that its tenant is notified once"
+    later(job, 120, "tasks_retry_at", "tasks_limited_since")
+    turn(job)
+    assert turns.limited_jobs() == {}
+    row = JobAutoscaling.objects.get(job=job)
+    assert (row.tasks_limited_code, row.tasks_limited_since, row.tasks_retry_at) == ("", None, None)
+
+
+def test_a_rejection_ends_if_tasks_have_ended_by_themselves(submit) -> None:
+    job = submit(HORIZONTAL)
+    JobAutoscaling.objects.filter(job=job).update(version=1, horizontal="auto", tasks=4)  # one of four has ended
+    rejected = TASKS.values("quota-exceeded", "too little", timezone.now(), timezone.now())
+    JobAutoscaling.objects.filter(job=job).update(**rejected)
+    turn(job)
+    assert JobAutoscaling.objects.get(job=job).tasks_limited_code == ""
+
+
+def test_fewer_tasks_are_tried_and_at_last_one_task() -> None:
+    tried = changes._attempts(ScaledValues(105, 1000, MIB), ScaledValues(5, 1000, MIB))
+    assert [values.tasks for values in tried] == [105, 55, 30, 17, 6]
 
 
 class TestMetrics:

@@ -22,6 +22,7 @@ from scheduling.jobs import updates
 from scheduling.jobs.deadlines import jobs_end_overdue
 from scheduling.jobs.notices.condition_notices import conditions_notify
 from scheduling.jobs.notices.event_notices import events_notify
+from scheduling.jobs.notices.reasons import limited_reasons
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.update_gates import update_gates_check
 from scheduling.journal import journal
@@ -389,10 +390,14 @@ def test_a_rejected_change_by_the_autoscaler_is_a_notice_at_once(job) -> None:
     JobAutoscaling.objects.create(
         job=job,
         horizontal="auto",
-        limited_code="quota-exceeded",
-        limited_detail="The quota is too small.",
-        limited_since=timezone.now(),
+        tasks_limited_code="quota-exceeded",
+        tasks_limited_detail="The quota is too small.",
+        tasks_limited_since=timezone.now(),
     )
     assert watch(0) == [1]
     assert notices() == [("job.scaling-limited", "The autoscaler cannot change job web in cell cc")]
     assert "The change was rejected: The quota is too small." in newest().text
+    JobAutoscaling.objects.update(limited_detail="No machine is so large.", limited_since=timezone.now())
+    assert watch(0) == [0], "it is the same condition"
+    text = "The change was rejected: The quota is too small. The change was rejected: No machine is so large."
+    assert limited_reasons([job]) == {job.id: text}

@@ -86,6 +86,8 @@ def _write(cell: Cell, rows: Sequence[tuple[Any, ...]]) -> int:
     stops = {job_id: _Stop(*stop) for kind, job_id, *stop in rows if kind == "update.ended"}
     if not ended and not stops and not missed and not workflows:
         return 0
+    repeated = _repeated_stops([stop.update_id for stop in stops.values()])
+    stops = {job_id: stop for job_id, stop in stops.items() if stop.update_id not in repeated}
     jobs = Job.objects.select_related("cell", "tenant").in_bulk([*ended, *stops])
     of_workflows = _of_workflows(ended)
     ended = [job_id for job_id in ended if job_id not in of_workflows]
@@ -101,6 +103,21 @@ def _write(cell: Cell, rows: Sequence[tuple[Any, ...]]) -> int:
         named_notices_write(entry, "cron.missed", cell, missed)
         named_notices_write(entry, "workflow.failed", cell, workflows)
     return len(failed) + len(ends) + len(missed) + len(workflows)
+
+
+def _repeated_stops(update_ids: Sequence[int]) -> set[int]:
+    """Return those of the stopped updates by the autoscaler whose job already had one before. The autoscaler goes on
+    with such a job without disruptions, so each of its updates stops for the same reason.
+    """
+    if not update_ids:
+        return set()
+    rows = query(
+        "SELECT u.id FROM scheduling_update AS u JOIN LATERAL (SELECT state FROM scheduling_update"
+        " WHERE job_id = u.job_id AND id < u.id AND state <> 'superseded' ORDER BY id DESC LIMIT 1) AS b ON true"
+        " WHERE u.id = ANY(%s) AND u.actor = 'system:autoscaler' AND u.state = 'stopped' AND b.state = 'stopped'",
+        [list(update_ids)],
+    )
+    return {update_id for (update_id,) in rows}
 
 
 def _of_workflows(job_ids: Sequence[int]) -> set[int]:

@@ -40,10 +40,12 @@ LATERAL (SELECT least(greatest(w.whole / 10, interval '10 minutes'), w.whole / 2
 WHERE {_LIVE} AND j.ended_at IS NULL AND j.deadline_at > %(now)s AND j.deadline_at - d.near <= %(now)s"""
 
 _SCALING = f"""
-SELECT a.job_id, CASE WHEN a.vertical = 'recommend' THEN a.wanted_since END, a.limited_since
+SELECT a.job_id, CASE WHEN a.vertical = 'recommend' THEN a.wanted_since END,
+  least(a.limited_since, a.tasks_limited_since)
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 JOIN scheduling_cell AS c ON c.id = j.cell_id
-WHERE {_LIVE} AND (a.vertical = 'recommend' AND a.wanted_since IS NOT NULL OR a.limited_since IS NOT NULL)"""
+WHERE {_LIVE} AND (a.vertical = 'recommend' AND a.wanted_since IS NOT NULL
+  OR a.limited_since IS NOT NULL OR a.tasks_limited_since IS NOT NULL)"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,9 +93,13 @@ def _limits(cpu: int | None, ram: int | None, row: JobAutoscaling) -> str:
 
 
 def limited_reasons(jobs: Sequence[Job]) -> dict[int, str]:
-    """Return why the last change of each job by the autoscaler was rejected. Makes one query."""
-    rows = JobAutoscaling.objects.filter(job__in=jobs).exclude(limited_detail="")
-    return {row.job_id: f"The change was rejected: {row.limited_detail.rstrip('.')}." for row in rows}
+    """Return why the last changes of each job by the autoscaler were rejected. Makes one query."""
+    rows = JobAutoscaling.objects.filter(job__in=jobs).exclude(limited_detail="", tasks_limited_detail="")
+    found = {}
+    for row in rows:
+        details = dict.fromkeys(one.rstrip(".") for one in (row.tasks_limited_detail, row.limited_detail) if one)
+        found[row.job_id] = " ".join(f"The change was rejected: {one}." for one in details)
+    return found
 
 
 def failed_reasons(jobs: Sequence[Job]) -> dict[int, str]:

@@ -271,7 +271,7 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
         update_end(entry, update, Update.DONE, "")
         return
     # `scheduling.jobs.update_gates` rolls an update back before it has to stop.
-    hopeless = _hopeless(update) if update.disruptions and not update.rollback else 0
+    hopeless = hopeless_tasks(update) if update.disruptions and not update.rollback else 0
     if hopeless and (hopeless >= update.max_down or (left == 0 and hopeless >= down)):
         if update.restarts:
             detail = f"{hopeless} tasks crash again and again; look at their logs, then update or restart the job"
@@ -279,7 +279,7 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
             detail = f"{hopeless} tasks of version {update.to_version} crash again and again"
             detail += "; undo the update, or update again"
         update_end(entry, update, Update.STOPPED, detail)
-    elif left and update.max_disruptions and update.disruptions >= update.max_disruptions and down == 0:
+    elif left and is_used_up(update) and down == 0:
         older = Task.objects.filter(job_id=update.job_id).exclude(spec_version=update.to_version).exclude(state=DEAD)
         detail = (
             f"{older.count()} tasks keep their old version, because the update may cause at most"
@@ -288,7 +288,12 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
         update_end(entry, update, Update.STOPPED, detail)
 
 
-def _hopeless(update: Update) -> int:
+def is_used_up(update: Update) -> bool:
+    """Return whether the update has caused as many disruptions as it may."""
+    return 0 < update.max_disruptions <= update.disruptions
+
+
+def hopeless_tasks(update: Update) -> int:
     """Return the number of tasks of the new version that crash repeatedly; for a restart, of all tasks."""
     new = Task.objects.filter(job_id=update.job_id, up=False)
     if not update.restarts:

@@ -1,0 +1,22 @@
+"""Rejected changes of the number of a job's tasks are stored apart from those of its limits."""
+
+from django.db import migrations, models
+
+TEXT = {"blank": True, "default": "", "db_default": ""}
+
+
+class Migration(migrations.Migration):
+    dependencies = [("scheduling", "0062_awaited_tasks_of_repackings")]
+
+    operations = [
+        migrations.AddField(
+            model_name="jobautoscaling", name="tasks_limited_code", field=models.CharField(max_length=64, **TEXT)
+        ),
+        migrations.AddField(
+            model_name="jobautoscaling", name="tasks_limited_detail", field=models.CharField(max_length=500, **TEXT)
+        ),
+        migrations.AddField(
+            model_name="jobautoscaling", name="tasks_limited_since", field=models.DateTimeField(null=True)
+        ),
+        migrations.AddField(model_name="jobautoscaling", name="tasks_retry_at", field=models.DateTimeField(null=True)),
+    ]
