@@ -18,12 +18,15 @@ from django.db.models import Q
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.resources import CPU, RAM, describe
 from scheduling.autoscaling.rejections import STOPPED, Columns, rejected_values
+from scheduling.autoscaling.rules.largest_limits import largest_limits
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import updates
 from scheduling.jobs.actions.autoscaled import AUTOSCALER, ScaledValues, values_of, with_values
+from scheduling.jobs.fit_guidance import able_machines
 from scheduling.jobs.rollouts.rollout import hopeless_tasks, is_used_up
 from scheduling.jobs.submission.revisions import revision_of
 from scheduling.models import Job, JobAutoscaling, Update
+from scheduling.spec.job_spec import JobSpecification
 
 log = structlog.get_logger(__name__)
 
@@ -37,14 +40,14 @@ _PASSING = ("update-open", "revision-changed", "job-ended")
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of a job's number of tasks or of the limits of its tasks. `version`: the version of the spec from which
-    it was decided. `values`: the values afterwards. `times`: columns of `JobAutoscaling` that are set if it succeeds.
-    `rejection`: the columns that store a rejection.
+    it was decided. `values`: the values afterwards. `why`: the last part of the reason in the journal. `times`: columns
+    of `JobAutoscaling` that are set if it succeeds. `rejection`: the columns that store a rejection.
     """
 
     job_id: int
     version: int
     values: ScaledValues
-    reason: str
+    why: str
     times: dict[str, Any]
     rejection: Columns
 
@@ -79,7 +82,7 @@ def changes_apply(changes: Sequence[Change]) -> int:
 
 def change_apply(change: Change) -> bool:
     """Make a change. Return whether the job has changed. The row of the job stores why a change was rejected, and when
-    the autoscaler tries again. If quota has no room for the whole change, a part of it is made.
+    the autoscaler tries again. If quota or the machines have no room for the whole change, a part of it is made.
 
     The journal records a rejection by quota once. Locks: as `updates.job_update`.
     """
@@ -88,17 +91,19 @@ def change_apply(change: Change) -> bool:
         row = JobAutoscaling.objects.filter(pk=change.job_id).first()
         if row is None or job.spec_version != change.version or job.state == JobState.DEAD:
             return False
-        since = getattr(row, change.rejection.since)
-        problem: Rejected | None = None
+        since, now = getattr(row, change.rejection.since), ScaledValues(row.tasks, row.cpu, row.ram)
+        current = updates.spec_of(job)
+        possible = _possible(job, current, change.values, now)
+        problem = None if possible == change.values else _too_large(job, change.values, possible)
         done: updates.JobChange | None = None
-        for values in _attempts(change.values, ScaledValues(row.tasks, row.cpu, row.ram)):
+        for values in _attempts(possible, now):
             try:
-                new = with_values(updates.spec_of(job), values, job.cell)
+                new = with_values(current, values, job.cell)
                 done = updates.job_update(
                     principal=AUTOSCALER,
                     job=job,
                     job_spec=new,
-                    reason=change.reason,
+                    reason=format_reason(values, now, change.why),
                     later=True,
                     quiet=since is not None or problem is not None,
                     if_revision=revision_of(job),
@@ -127,6 +132,8 @@ def _attempts(values: ScaledValues, now: ScaledValues) -> list[ScaledValues]:
     """Return the values to try, the wanted ones first. If quota has no room for all further tasks, fewer are tried. If
     it has none for both limits, RAM is tried alone, and CPU too if the limit of RAM would not have risen.
     """
+    if values == now:
+        return []
     more = values.tasks - now.tasks
     parts = sorted({more // 2, more // 4, more // 8, 1} - {0}, reverse=True) if more > 1 else []
     tried = [values, *(values._replace(tasks=now.tasks + part) for part in parts)]
@@ -165,12 +172,36 @@ def no_open_update(job: Job) -> None:
         raise Conflict("update-open", detail)
 
 
-def format_reason(values: ScaledValues, before: tuple[int, int], *, oom: bool) -> str:
-    """Return the reason of a change of limits, for the journal."""
+def _possible(job: Job, job_spec: JobSpecification, values: ScaledValues, now: ScaledValues) -> ScaledValues:
+    """Return the values, with limits that do not rise beyond those with which a machine can hold a task of the job."""
+    if values.cpu <= now.cpu and values.ram <= now.ram:
+        return values
+    limits = values.cpu, values.ram
+    for wanted, capacity in able_machines(job.cell, job_spec):
+        limits = largest_limits(limits, (now.cpu, now.ram), wanted.limit, capacity)
+    return values._replace(cpu=limits[0], ram=limits[1])
+
+
+def _too_large(job: Job, wanted: ScaledValues, possible: ScaledValues) -> Rejected:
+    detail = (
+        f"cannot raise the limits of job {job.name} to {_limits(wanted)}, because no machine that its tasks may use is"
+        f" so large; the largest limits that fit are {_limits(possible)}; lower autoscale.vertical.max, or change the"
+        " constraints of the job"
+    )
+    return Conflict("no-machine-so-large", detail)
+
+
+def _limits(values: ScaledValues) -> str:
+    return f"{describe(CPU, values.cpu)} of CPU and {describe(RAM, values.ram)} of RAM"
+
+
+def format_reason(values: ScaledValues, now: ScaledValues, why: str) -> str:
+    """Return the reason of a change from the values `now`, for the journal."""
+    if values.tasks != now.tasks:
+        return f"autoscaler: {now.tasks} to {values.tasks} tasks{why}"
     parts = [
         f"{name} from {describe(index, old)} to {describe(index, new)}"
-        for name, index, old, new in (("CPU", CPU, before[0], values.cpu), ("RAM", RAM, before[1], values.ram))
+        for name, index, old, new in (("CPU", CPU, now.cpu, values.cpu), ("RAM", RAM, now.ram, values.ram))
         if old != new
     ]
-    why = "because a task ran out of memory" if oom else "by measured use"
-    return f"autoscaler: limit of {' and of '.join(parts)}, {why}"
+    return f"autoscaler: limit of {' and of '.join(parts)}{why}"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from django.db import transaction
 
-from scheduling.autoscaling.changes import UPDATING, Change, format_reason, shared
+from scheduling.autoscaling.changes import UPDATING, Change, shared
 from scheduling.autoscaling.measured_use import MeasuredJobs, NewUse, TaskFacts, present_use, tasks_read, windows_read
 from scheduling.autoscaling.rejections import LIMITS, Rejection, rejections_end
 from scheduling.autoscaling.rows import read_rules, readable
@@ -62,7 +62,7 @@ FROM unnest(%s::bigint[], %s::integer[], %s::bytea[], %s::bytea[], %s::timestamp
     wanted_since)
 WHERE a.job_id = n.job_id
 """
-# The most CPU and RAM that a machine has. A task with a higher limit would be pending for ever.
+# The most CPU and RAM that a machine has. Before limits rise, `changes` asks for a machine that has both.
 _LARGEST = """
 SELECT coalesce(max(capacity[1]), 0)::float8, coalesce(max(capacity[2]), 0)::float8 FROM scheduling_machine
 WHERE cell_id = %s AND state = 'up'
@@ -291,10 +291,10 @@ def _changes(rows: Sequence[_Row], decided: LimitChanges, oom: Bools, now: dt.da
             continue
         freed = row.tasks * max((row.cpu - cpu) / max(row.cpu, 1), (row.ram - ram) / max(row.ram, 1))
         values = ScaledValues(row.tasks, cpu, ram)
-        reason = format_reason(values, (row.cpu, row.ram), oom=killed)
+        why = ", because a task ran out of memory" if killed else ", by measured use"
         # A rise that was rejected before is tried in each turn, but keeps no other job from changing.
         urgency = (not killed or bool(row.limited_code), cpu <= row.cpu and ram <= row.ram, -freed)
-        change = Change(row.job_id, row.version, values, reason, {"limits_at": now}, LIMITS)
+        change = Change(row.job_id, row.version, values, why, {"limits_at": now}, LIMITS)
         found.append((urgency, row.tenant_id, change))
     found.sort(key=lambda one: one[0])
     return shared([(tenant, change) for _, tenant, change in found], MOST_CHANGES)

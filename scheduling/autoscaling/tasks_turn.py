@@ -196,23 +196,20 @@ def _changes(decisions: Sequence[tuple[_Row, ScaleDecision]], now: dt.datetime) 
             continue
         values = ScaledValues(decision.tasks, row.cpu, row.ram)
         times = {"tasks_at": now, "low_since": None, "low_most": None}
-        change = Change(row.job_id, row.version, values, _reason(row, decision), times, TASKS)
+        change = Change(row.job_id, row.version, values, _why(row, decision), times, TASKS)
         found.append((row.tasks - decision.tasks, row.tenant_id, change))
     found.sort(key=lambda one: one[0])
     return shared([(tenant, change) for _, tenant, change in found], MOST_CHANGES)
 
 
-def _reason(row: _Row, decision: ScaleDecision) -> str:
-    """Return the reason of a change, for the journal."""
-    text = f"autoscaler: {row.tasks} to {decision.tasks} tasks"
+def _why(row: _Row, decision: ScaleDecision) -> str:
+    """Return the last part of the reason of a change, for the journal."""
     if row.scheduled is not None and decision.wanted == row.scheduled:
-        return f"{text}, by schedule"
+        return ", by schedule"
     needed = decision.state.needed
-    return (
-        text
-        if needed is None
-        else f"{text}, because {needed:.1f} tasks are needed to bring the load of each to its target"
-    )
+    if needed is None:
+        return ""
+    return f", because {needed:.1f} tasks are needed to bring the load of each to its target"
 
 
 def _seconds(at: dt.datetime | None) -> float | None:

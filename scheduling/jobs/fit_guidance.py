@@ -69,6 +69,18 @@ def guidance(cell: Cell, job_spec: JobSpecification, bands: Sequence[Band] | Non
     return found
 
 
+def able_machines(cell: Cell, job_spec: JobSpecification) -> list[tuple[Requirement, Ints]]:
+    """Return for each kind of equal tasks of the spec its requirement, and the capacity [N, R] of the machines that are
+    up and satisfy its constraints. The list is empty if this is not known: for tasks inside allocs, and if no summary
+    of the machines is available.
+    """
+    view = None if job_spec.alloc_set else cell_view.read(cell.id, revision=cell.revision)
+    if view is None or not len(view.up):
+        return []
+    wanted = [group.requirement for group in job_spec.groups()]
+    return [(one, view.capacity[_satisfied(view.attributes, one, len(view.up)) & view.up]) for one in wanted]
+
+
 def policy_of(cell: Cell, bands: Sequence[Band] | None = None) -> Policy:
     """Return a scheduling policy that has only the settings of the cell that decide whether a task is placed by its
     limit or by its reservation. `bands`: the priority bands, if the caller has read them.

@@ -188,7 +188,7 @@ def _autoscaler(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
         labels=["cell"],
     )
     limited = GaugeMetricFamily(
-        "borg_autoscaler_limited_jobs", "Jobs whose last change by the autoscaler was rejected", labels=["cell"]
+        "borg_autoscaler_limited_jobs", "Jobs of which a change by the autoscaler is rejected", labels=["cell"]
     )
     overdue, rejected = autoscaling_turns.lag_s(), autoscaling_turns.limited_jobs()
     for cell in cells.values():

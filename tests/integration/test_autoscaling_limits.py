@@ -18,7 +18,9 @@ from scheduling.autoscaling.rejections import LIMITS
 from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.jobs import updates
 from scheduling.jobs.actions.autoscaled import AUTOSCALER
-from scheduling.models import Event, Job, JobAutoscaling, JobSpec, Task, Update
+from scheduling.master.snapshot import load_state
+from scheduling.models import Event, Job, JobAutoscaling, JobSpec, Machine, Task, Update
+from scheduling.usage.cell_view import ViewPublisher
 from tests.integration import rows, world
 from tests.integration.autoscaling_world import MIB, VERTICAL, a_file, later, loaded, submitter, turn, used, values
 
@@ -264,6 +266,28 @@ def test_limits_do_not_rise_above_the_largest_machine(submit, machine) -> None:
     used(job, ram=4 * machine.capacity[1])
     turn(job)
     assert JobAutoscaling.objects.get(job=job).wanted_ram <= max(machine.capacity[1], 1024 * MIB)
+
+
+def test_limits_rise_only_as_far_as_a_machine_that_the_tasks_may_use(submit, cell, ann, machine) -> None:
+    small = rows.a_machine(cell, "small", capacity=(16_000, 1536 * MIB, 2**40, 0, 0, 100))
+    Machine.objects.filter(pk=small.pk).update(attributes={"pool": "yes"})
+    constraint = {"attribute": "pool", "relation": "present"}
+    file = a_file(VERTICAL, tasks=1)
+    file["task"] = file["task"] | {"constraints": [constraint]}
+    job = world.submit(ann, cell, file)
+    world.bring_up(job, small)
+    ViewPublisher(cell.id).publish(load_state(cell.id))
+    used(job, cpu=900, ram=1800 * MIB)
+    assert turn(job) == 1
+    assert values(job) == (1, 1000, 1536 * MIB)
+    row = JobAutoscaling.objects.get(job=job)
+    assert row.limited_code == "no-machine-so-large"
+    assert "the largest limits that fit are 1 core of CPU and 1.5 GiB of RAM" in row.limited_detail
+    changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
+    assert "of RAM from 1 GiB to 1.5 GiB" in changed.data["reason"]
+    later(job, 3600, "retry_at", "limits_at")
+    assert turn(job) == 0, "nothing more fits"
+    Machine.objects.filter(pk=small.pk).update(attributes={})
 
 
 def test_accepting_needs_a_recommendation(submit, ann) -> None:

@@ -12,6 +12,7 @@ import pytest
 from scheduling.autoscaling.rules import histograms, vertical_rules
 from scheduling.autoscaling.rules.histograms import CPU_BUCKETS, RAM_BUCKETS
 from scheduling.autoscaling.rules.horizontal_rules import Load, ScaleState, decide, scheduled_tasks
+from scheduling.autoscaling.rules.largest_limits import largest_limits
 from scheduling.autoscaling.rules.loads import combined, load_by_metric
 from scheduling.autoscaling.rules.metric_text import metric_value
 from scheduling.autoscaling.rules.replay import STEP_S, RecordedUse, replay_limits, replay_tasks
@@ -299,3 +300,28 @@ def test_rules_survive_json() -> None:
     settings = Horizontal(max=3, schedule=(ScheduledTasks("@daily", 2),))
     assert msgspec.convert(msgspec.to_builtins(settings), Horizontal) == settings
     assert STEP_S == 300
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ((15_000, 15 * 1024 * MIB), (15_000, 15 * 1024 * MIB)),  # both machines would do
+        ((20_000, 15 * 1024 * MIB), (20_000, 15 * 1024 * MIB)),  # only the one with more CPU
+        ((20_000, 20 * 1024 * MIB), (16_000, 20 * 1024 * MIB)),  # RAM counts first
+        ((20_000, 99 * 1024 * MIB), (16_000, 64 * 1024 * MIB)),
+        ((500, 99 * 1024 * MIB), (500, 64 * 1024 * MIB)),
+    ],
+)
+def test_limits_rise_as_far_as_one_machine_has_both(wanted: tuple[int, int], found: tuple[int, int]) -> None:
+    machines = [(16_000, 64 * 1024 * MIB + 5, 100), (64_000, 16 * 1024 * MIB, 100), (99_000, 99 * 1024 * MIB, 9)]
+    now, limit = (1000, 1024 * MIB), (1000, 1024 * MIB, 50)
+    assert largest_limits(wanted, now, limit, np.array(machines)) == found
+
+
+def test_without_a_machine_that_holds_a_task_limits_only_fall() -> None:
+    limit = (1000, 1024 * MIB, 50)
+    assert largest_limits((500, 2048 * MIB), limit[:2], limit, np.array([(16_000, 512 * MIB, 100)])) == (
+        500,
+        1024 * MIB,
+    )
+    assert largest_limits((500, 2048 * MIB), limit[:2], limit, np.zeros((0, 3), dtype=np.int64)) == (500, 1024 * MIB)
