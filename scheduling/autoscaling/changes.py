@@ -112,9 +112,10 @@ def change_apply(change: Change) -> bool:
                 )
                 break
             except Rejected as refusal:
-                problem = problem or refusal
                 if refusal.code not in updates.ADMISSION:
+                    problem = refusal
                     break
+                problem = problem or refusal
         columns = change.rejection.values()
         if problem is not None:
             if problem.code in _PASSING:
