@@ -45,7 +45,8 @@ def show(session: Context, job: JobArgument) -> None:
             output.say(text.format(output.when(answer[name])))
     for one in answer["rejections"]:
         when = f"at {output.when(one['retry_at'])}" if one["retry_at"] is not None else "in the next turn"
-        output.say(f"rejected:     {one['detail'].rstrip('.')}; the next attempt is {when}")
+        of = "number of tasks" if one["of"] == "tasks" else "limits"
+        output.say(f"rejected:     {of}: {one['detail'].rstrip('.')}; the next attempt is {when}")
     for change in answer["changes"]:
         before = f"{_values(change['before'])} -> " if change["before"] else ""
         output.say(f"version {change['version']:<6} {output.when(change['at'])}  {before}{_values(change['after'])}")

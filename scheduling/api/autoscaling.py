@@ -19,7 +19,7 @@ from scheduling.api.change_serializers import ChangeSerializer, change_response
 from scheduling.api.preconditions import IF_REVISION, if_revision
 from scheduling.api.suggested_limits import FitSerializer, fit_document
 from scheduling.autoscaling.accepting import accepted_spec, recommendation_accept
-from scheduling.autoscaling.selectors import Recommendation, coming, recommendation_of
+from scheduling.autoscaling.selectors import Recommendation, if_future, recommendation_of
 from scheduling.autoscaling.simulation import simulate
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import plans
@@ -101,8 +101,8 @@ def document(job: Job, found: Recommendation) -> dict[str, Any]:
         "needed": None if row is None else row.needed,
         "usage_since": None if row is None else row.first_at,
         "out_of_memory_at": None if row is None else row.oom_at,
-        "tasks_held_until": None if row is None else coming(row.tasks_held_until),
-        "limits_held_until": None if row is None else coming(row.limits_held_until),
+        "tasks_held_until": None if row is None else if_future(row.tasks_held_until),
+        "limits_held_until": None if row is None else if_future(row.limits_held_until),
         "needed_at": None if row is None else row.needed_at,
         "rejections": [asdict(one) for one in found.rejections],
         "changes": found.changes,

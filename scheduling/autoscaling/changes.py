@@ -6,6 +6,7 @@ Change ─► lock the cell ─► unchanged since? may it change? ─► job_up
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ from scheduling.spec.job_spec import JobSpecification
 
 log = structlog.get_logger(__name__)
 
-# Whether an update of the job `j` is open with which the autoscaler does not go on; see `no_open_update`.
+# Whether an update of the job `j` is open with which the autoscaler does not go on: the rule of `no_open_update` in
+# SQL. Change both together.
 UPDATING = """EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = j.id AND u.state = 'open'
     AND (u.actor <> 'system:autoscaler' OR u.paused_at IS NOT NULL OR u.canary > 0))"""
 # Rejections that end by themselves: the job has changed, is being updated, or has ended.
@@ -42,6 +44,9 @@ class Change:
     """A change of a job's number of tasks or of the limits of its tasks. `version`: the version of the spec from which
     it was decided. `values`: the values afterwards. `why`: the last part of the reason in the journal. `times`: columns
     of `JobAutoscaling` that are set if it succeeds. `rejection`: the columns that store a rejection.
+
+    `waiting`: the resources whose rise was rejected before and is left out, until the next attempt. `killed`: whether a
+    task ran out of memory.
     """
 
     job_id: int
@@ -50,6 +55,8 @@ class Change:
     why: str
     times: dict[str, Any]
     rejection: Columns
+    waiting: frozenset[str] = frozenset()
+    killed: bool = False
 
 
 def shared(changes: Sequence[tuple[int, Change]], most: int) -> list[Change]:
@@ -86,15 +93,16 @@ def change_apply(change: Change) -> bool:
 
     The journal records a rejection by quota once. Locks: as `updates.job_update`.
     """
+    job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=change.job_id)
+    row = JobAutoscaling.objects.filter(pk=change.job_id).first()
+    if row is None or job.spec_version != change.version or job.state == JobState.DEAD:
+        return False
+    since, now = getattr(row, change.rejection.since), ScaledValues(row.tasks, row.cpu, row.ram)
+    current = updates.spec_of(job)
+    possible = _possible(job, current, change.values, now)
+    problem = None if possible == change.values else _too_large(job, change.values, possible)
+    made = now
     with transaction.atomic():
-        job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=change.job_id)
-        row = JobAutoscaling.objects.filter(pk=change.job_id).first()
-        if row is None or job.spec_version != change.version or job.state == JobState.DEAD:
-            return False
-        since, now = getattr(row, change.rejection.since), ScaledValues(row.tasks, row.cpu, row.ram)
-        current = updates.spec_of(job)
-        possible = _possible(job, current, change.values, now)
-        problem = None if possible == change.values else _too_large(job, change.values, possible)
         done: updates.JobChange | None = None
         for values in _attempts(possible, now):
             try:
@@ -116,22 +124,30 @@ def change_apply(change: Change) -> bool:
                     problem = refusal
                     break
                 problem = problem or refusal
-        columns = change.rejection.values()
+        columns = {} if change.waiting else change.rejection.values()
+        if done is not None:
+            made = values_of(new)
+            columns |= {"version": done.version, **made._asdict(), **change.times}
+            if change.killed and made.ram == now.ram < possible.ram:  # the kill still counts
+                columns["oom_at"] = change.times["limits_at"] + dt.timedelta(microseconds=1)
         if problem is not None:
             if problem.code in _PASSING:
                 return False
-            columns = rejected_values(change.rejection, since, problem.code, problem.detail)
+            less = {name for name in ("cpu", "ram") if getattr(made, name) < getattr(change.values, name)}
+            of = change.waiting | less
+            urgent = change.killed and made.ram == now.ram < possible.ram and problem.code in updates.ADMISSION
+            columns |= rejected_values(change.rejection, since, problem.code, problem.detail, of=of, urgent=urgent)
+            if change.waiting:  # the time of the next attempt stays, so that the limit that waits does not wait longer
+                del columns[change.rejection.retry_at]
             if since is None:
                 log.warning("a job cannot be scaled", job=job.name, code=problem.code, detail=problem.detail)
-        if done is not None:
-            columns |= {"version": done.version, **values_of(new)._asdict(), **change.times}
         JobAutoscaling.objects.filter(pk=job.pk).update(**columns)
     return done is not None
 
 
 def _attempts(values: ScaledValues, now: ScaledValues) -> list[ScaledValues]:
     """Return the values to try, the wanted ones first. If quota has no room for all further tasks, fewer are tried. If
-    it has none for both limits, RAM is tried alone, and CPU too if the limit of RAM would not have risen.
+    it has none for both limits, RAM is tried alone, and then CPU.
     """
     if values == now:
         return []
@@ -139,9 +155,7 @@ def _attempts(values: ScaledValues, now: ScaledValues) -> list[ScaledValues]:
     parts = sorted({more // 2, more // 4, more // 8, 1} - {0}, reverse=True) if more > 1 else []
     tried = [values, *(values._replace(tasks=now.tasks + part) for part in parts)]
     if values.cpu != now.cpu and values.ram != now.ram:
-        tried.append(values._replace(cpu=now.cpu))
-        if values.ram < now.ram:
-            tried.append(values._replace(ram=now.ram))
+        tried += [values._replace(cpu=now.cpu), values._replace(ram=now.ram)]
     return tried
 
 
@@ -150,15 +164,21 @@ def _may_change(job: Job) -> None:
     its tasks have different versions, or crash, and a further update would go on with it without a person.
 
     An update by the autoscaler that has caused as many disruptions as it may does not count, unless its tasks crash.
-    The next update goes on with its number of disruptions, so it disrupts no task.
+    The next update goes on with its number of disruptions, so it disrupts no task. An update by the system after it,
+    such as a demotion, does not count either.
     """
     no_open_update(job)
-    last = Update.objects.filter(job=job).order_by("-id").first()
+    updates_of_job = Update.objects.filter(job=job).order_by("-id")
+    last = updates_of_job.first()
     if last is None or last.state != Update.STOPPED:
         return
-    if last.actor == AUTOSCALER.name and is_used_up(last) and not hopeless_tasks(last):
-        return
-    detail = f"cannot scale job {job.name}, because its last update was stopped: {last.detail or 'no reason'};"
+    crashing = hopeless_tasks(last)
+    if is_used_up(last) and not crashing:
+        by = updates_of_job.exclude(Q(actor__startswith="system:") & ~Q(actor=AUTOSCALER.name)).first()
+        if by is None or by.actor == AUTOSCALER.name or by.state != Update.STOPPED:
+            return
+    why = f"{crashing} tasks crash again and again" if crashing else last.detail or "no reason"
+    detail = f"cannot scale job {job.name}, because its last update was stopped: {why};"
     raise Conflict(STOPPED, f"{detail} update, undo or restart the job")
 
 
@@ -174,22 +194,22 @@ def no_open_update(job: Job) -> None:
 
 
 def _possible(job: Job, job_spec: JobSpecification, values: ScaledValues, now: ScaledValues) -> ScaledValues:
-    """Return the values, with limits that do not rise beyond those with which a machine can hold a task of the job."""
+    """Return the values, with limits that rise only as far as machines can hold the tasks of the job."""
     if values.cpu <= now.cpu and values.ram <= now.ram:
         return values
     limits = values.cpu, values.ram
-    for wanted, capacity in able_machines(job.cell, job_spec):
-        limits = largest_limits(limits, (now.cpu, now.ram), wanted.limit, capacity)
+    for requirement, tasks, capacity in able_machines(job.cell, job_spec):
+        limits = largest_limits(limits, (now.cpu, now.ram), requirement, tasks, capacity)
     return values._replace(cpu=limits[0], ram=limits[1])
 
 
 def _too_large(job: Job, wanted: ScaledValues, possible: ScaledValues) -> Rejected:
     detail = (
-        f"cannot raise the limits of job {job.name} to {_limits(wanted)}, because no machine that its tasks may use is"
-        f" so large; the largest limits that fit are {_limits(possible)}; lower autoscale.vertical.max, or change the"
-        " constraints of the job"
+        f"cannot raise the limits of job {job.name} to {_limits(wanted)}, because the machines that are up and"
+        f" that its tasks may use cannot hold all of them then; the largest limits that fit are {_limits(possible)};"
+        " lower autoscale.vertical.max, change the constraints of the job, or add machines"
     )
-    return Conflict("no-machine-so-large", detail)
+    return Conflict("machines-too-small", detail)
 
 
 def _limits(values: ScaledValues) -> str:

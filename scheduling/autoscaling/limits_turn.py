@@ -44,7 +44,7 @@ SELECT a.job_id, a.version, a.rules::text, a.vertical, a.horizontal, a.tasks, a.
   a.limits_held_until,
   a.cpu_weights, a.ram_weights, a.decayed_at, a.first_at, a.wanted_cpu, a.wanted_ram, a.wanted_since, a.oom_at,
   a.oom_sum, a.limits_at, j.latency_sensitive, j.tenant_id,
-  {UPDATING}, {LIMITS.sql}
+  {UPDATING}, {LIMITS.sql}, a.limited_of
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 WHERE j.cell_id = %s AND j.state <> 'dead' AND a.vertical <> '' AND a.version = j.spec_version ORDER BY a.job_id
 """
@@ -61,6 +61,12 @@ FROM unnest(%s::bigint[], %s::integer[], %s::bytea[], %s::bytea[], %s::timestamp
   AS n(job_id, version, cpu_weights, ram_weights, decayed_at, first_at, oom_at, oom_sum, wanted_cpu, wanted_ram,
     wanted_since)
 WHERE a.job_id = n.job_id
+"""
+# Earlier versions of the software also stored rejections of numbers of tasks in these columns.
+_UNUSED = f"""
+UPDATE scheduling_jobautoscaling AS a SET {LIMITS.code} = '', {LIMITS.detail} = '', {LIMITS.since} = NULL
+FROM scheduling_job AS j
+WHERE j.id = a.job_id AND j.cell_id = %s AND a.vertical = '' AND a.{LIMITS.since} IS NOT NULL
 """
 # The most CPU and RAM that a machine has. Before limits rise, `changes` asks for a machine that has both.
 _LARGEST = """
@@ -98,6 +104,7 @@ class _Row:
     limited_code: str
     retry_at: dt.datetime | None
     stopped: bool
+    limited_of: str
 
     @property
     def rejection(self) -> Rejection:
@@ -131,13 +138,14 @@ def limits_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
             return []
         rows = _read_rows(cell_id, until)
         changes = _recommend(cell_id, rows, until, now) if rows else []
+        execute(_UNUSED, [cell_id])
         CellAutoscaling.objects.filter(pk=cell_id).update(folded_until=until)
     return changes
 
 
 def _read_rows(cell_id: int, until: dt.datetime) -> list[_Row]:
-    """Return the jobs of this turn. Of new jobs, and of those whose histograms are late, there may be too many. Those
-    that wait longest come first.
+    """Return the jobs of this turn. If there are too many new jobs, or too many whose histograms are late, such as
+    after an outage, the others follow in the next turns.
     """
     rows = readable(_Row(*row) for row in query(_ROWS, [cell_id]))
     new = [row for row in rows if row.decayed_at is None]
@@ -276,6 +284,16 @@ def _store(
         execute(_STORE, [list(column) for column in zip(*new, strict=True)])
 
 
+def _waiting(row: _Row, now: dt.datetime, *, killed: bool) -> frozenset[str]:
+    """Return the resources whose rise waits for the next attempt, because it was rejected. RAM does not wait after a
+    task ran out of memory.
+    """
+    if not row.rejection.delays(now, more=True):
+        return frozenset()
+    waiting = frozenset((row.limited_of or "cpu,ram").split(","))
+    return waiting - {"ram"} if killed else waiting
+
+
 def _changes(rows: Sequence[_Row], decided: LimitChanges, oom: Bools, now: dt.datetime) -> list[Change]:
     """Return the due changes, at most `MOST_CHANGES`: first of jobs with tasks out of memory, then of those that need
     more, then of those that free most.
@@ -285,8 +303,11 @@ def _changes(rows: Sequence[_Row], decided: LimitChanges, oom: Bools, now: dt.da
         row = rows[place]
         cpu, ram = (int(value) for value in decided.limits[place])
         killed = bool(oom[place])
+        waiting = _waiting(row, now, killed=killed)
+        cpu = min(cpu, row.cpu) if "cpu" in waiting else cpu
+        ram = min(ram, row.ram) if "ram" in waiting else ram
         held = not killed and row.limits_held_until is not None and row.limits_held_until > now
-        delayed = row.rejection.delays(now, more=cpu > row.cpu or ram > row.ram, urgent=killed and ram > row.ram)
+        delayed = row.rejection.delays(now, more=False) or (cpu, ram) == (row.cpu, row.ram)
         if row.mode != AUTO or row.updating or held or delayed:
             continue
         freed = row.tasks * max((row.cpu - cpu) / max(row.cpu, 1), (row.ram - ram) / max(row.ram, 1))
@@ -294,7 +315,8 @@ def _changes(rows: Sequence[_Row], decided: LimitChanges, oom: Bools, now: dt.da
         why = ", because a task ran out of memory" if killed else ", by measured use"
         # A rise that was rejected before is tried in each turn, but keeps no other job from changing.
         urgency = (not killed or bool(row.limited_code), cpu <= row.cpu and ram <= row.ram, -freed)
-        change = Change(row.job_id, row.version, values, why, {"limits_at": now}, LIMITS)
+        times = {"limits_at": now}
+        change = Change(row.job_id, row.version, values, why, times, LIMITS, waiting, killed and ram > row.ram)
         found.append((urgency, row.tenant_id, change))
     found.sort(key=lambda one: one[0])
     return shared([(tenant, change) for _, tenant, change in found], MOST_CHANGES)

@@ -50,21 +50,19 @@ ORDER BY s.job_id, s.version DESC
 """
 
 
-def rows_follow(cell_id: int, now: dt.datetime) -> int:
-    """Read the specs that have changed since the last call. Return the number of rows that were read. Rows of jobs
-    whose spec has no rules any more are deleted.
+def rows_follow(cell_id: int, now: dt.datetime) -> None:
+    """Read the specs that have changed since the last call. Rows of jobs whose spec has no rules any more are deleted.
 
     If an update that is not its own has changed a value, the autoscaler leaves this value alone for some time. An error
     with the rules of one job ends only its scaling. Its row stays at its version, so that a newer version of the
     software reads it.
     """
-    number, last = 0, 0
+    last = 0
     while found := query(_CHANGED, [cell_id, last, AT_ONCE]):
         _follow_all(found, now)
-        number, last = number + len(found), found[-1][0]
+        last = found[-1][0]
         if len(found) < AT_ONCE:
             break
-    return number
 
 
 def _follow_all(found: Sequence[tuple[Any, ...]], now: dt.datetime) -> None:
@@ -100,7 +98,7 @@ _unreadable: set[tuple[int, int]] = set()
 def _is_first(job_id: int, version: int) -> bool:
     """Return whether this process has not yet logged that it cannot read this version of the job's spec."""
     if len(_unreadable) > 10_000:
-        _unreadable.clear()
+        return False
     number = len(_unreadable)
     _unreadable.add((job_id, version))
     return len(_unreadable) > number

@@ -81,13 +81,15 @@ def recommendation_of(job: Job) -> Recommendation:
 
 def _rejections(row: JobAutoscaling) -> list[RejectedChange]:
     return [
-        RejectedChange(of, getattr(row, one.code), getattr(row, one.detail), since, coming(getattr(row, one.retry_at)))
+        RejectedChange(
+            of, getattr(row, one.code), getattr(row, one.detail), since, if_future(getattr(row, one.retry_at))
+        )
         for of, one in (("tasks", TASKS), ("limits", LIMITS))
         if (since := getattr(row, one.since)) is not None
     ]
 
 
-def coming(at: dt.datetime | None) -> dt.datetime | None:
+def if_future(at: dt.datetime | None) -> dt.datetime | None:
     """Return a time if it has not come yet."""
     return None if at is None or at <= timezone.now() else at
 

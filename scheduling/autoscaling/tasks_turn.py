@@ -120,11 +120,29 @@ def tasks_recommend(cell_id: int, now: dt.datetime) -> list[Change]:
             continue
         decisions.append((row, decision, before != (row.scheduled, row.schedule_at)))
     _store(decisions)
-    wanted = {row.job_id: decision.wanted for row, decision, _ in decisions}
-    # Nothing is asked for if there is no decision.
-    asked = [(row, wanted.get(row.job_id, row.tasks)) for row in stored]
-    rejections_end(TASKS, [(row.job_id, row.rejection, n > row.tasks, n != row.tasks) for row, n in asked], now)
+    rejections_end(TASKS, _rejections(stored, rows, decisions, loads), now)
     return _changes([(row, decision) for row, decision, _ in decisions], now)
+
+
+def _rejections(
+    stored: Sequence[_Row],
+    rows: Sequence[_Row],
+    decisions: Sequence[tuple[_Row, ScaleDecision, bool]],
+    loads: Mapping[int, Load],
+) -> list[tuple[int, Rejection, bool, bool]]:
+    """Return the arguments of `rejections_end`. Jobs of which a task has ended by itself ask for nothing. Jobs whose
+    load is unknown, and jobs without a decision, are left out.
+    """
+    scaled = {row.job_id for row in rows}
+    wanted = {row.job_id: row.tasks for row in stored if row.job_id not in scaled}
+    for row, decision, _ in decisions:
+        if row.job_id in loads or not (row.horizontal.cpu or row.horizontal.metric):
+            wanted[row.job_id] = decision.wanted
+    return [
+        (row.job_id, row.rejection, wanted[row.job_id] > row.tasks, wanted[row.job_id] != row.tasks)
+        for row in stored
+        if row.job_id in wanted
+    ]
 
 
 def _loads(cell_id: int, rows: Sequence[_Row]) -> Mapping[int, Load]:

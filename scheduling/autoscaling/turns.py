@@ -128,7 +128,8 @@ def limited_jobs() -> dict[int, int]:
     return dict(
         query(
             "SELECT j.cell_id, count(*) FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id"
-            " WHERE j.state <> 'dead' AND (a.limited_since IS NOT NULL OR a.tasks_limited_since IS NOT NULL)"
+            " WHERE j.state <> 'dead' AND a.version = j.spec_version"
+            " AND (a.limited_since IS NOT NULL OR a.tasks_limited_since IS NOT NULL)"
             " GROUP BY j.cell_id"
         )
     )

@@ -69,16 +69,20 @@ def guidance(cell: Cell, job_spec: JobSpecification, bands: Sequence[Band] | Non
     return found
 
 
-def able_machines(cell: Cell, job_spec: JobSpecification) -> list[tuple[Requirement, Ints]]:
-    """Return for each kind of equal tasks of the spec its requirement, and the capacity [N, R] of the machines that are
-    up and satisfy its constraints. The list is empty if this is not known: for tasks inside allocs, and if no summary
-    of the machines is available.
+def able_machines(cell: Cell, job_spec: JobSpecification) -> list[tuple[Requirement, int, Ints]]:
+    """Return for each kind of equal tasks of the spec its requirement, the number of tasks that run at once, and the
+    capacity [N, R] of the machines that are up and satisfy the constraints. The list is empty if this is not known: for
+    tasks inside allocs, and if no summary of the machines is available.
     """
     view = None if job_spec.alloc_set else cell_view.read(cell.id, revision=cell.revision)
     if view is None or not len(view.up):
         return []
-    wanted = [group.requirement for group in job_spec.groups()]
-    return [(one, view.capacity[_satisfied(view.attributes, one, len(view.up)) & view.up]) for one in wanted]
+    found = []
+    for group in job_spec.groups():
+        able = _satisfied(view.attributes, group.requirement, len(view.up)) & view.up
+        tasks = min(group.size, job_spec.max_running or group.size)
+        found.append((group.requirement, tasks, view.capacity[able]))
+    return found
 
 
 def policy_of(cell: Cell, bands: Sequence[Band] | None = None) -> Policy:

@@ -90,9 +90,9 @@ def job_update(
     `check`: a function that is called with the job under the cell's lock, and raises `Rejected` if the job cannot
     change now. `continues`: the new update goes on with the open update of the job. It is paused if that update is
     paused. If that update is a restart, it restarts the tasks that are left and no other task changes. An undo of a
-    change of only the priority, such as a demotion, does the same. If the last update was stopped after it had caused
-    as many disruptions as it may, the new one causes none either. `rolled_back`: the open update of the job ends as
-    rolled back, for this reason.
+    change of only the priority, such as a demotion, does the same. A change by the autoscaler causes no disruption
+    either if the last update was stopped after it had caused as many as it may. `rolled_back`: the open update of the
+    job ends as rolled back, for this reason.
 
     `source`: `FILE` for a job file, whose values the autoscaler may have changed (`actions.autoscaled`), or `VALUES`
     for single values that a user sets, which the autoscaler goes on from.
@@ -411,19 +411,20 @@ def _change(
             and (not undo or _was_rolled_back(job))
             and _restarts_tasks(job, job_spec),
             rolled_back=rolled_back,
-            continues=_continued(job) if goes_on else None,
+            continues=_continued(job, principal) if goes_on else None,
         )
     return JobChange(job, "updated", job.spec_version, update)
 
 
-def _continued(job: Job) -> Update | None:
-    """Return the update that a change goes on with: the open one, or the last one if it was stopped after it had caused
-    as many disruptions as it may.
+def _continued(job: Job, principal: Principal) -> Update | None:
+    """Return the update that a change goes on with: the open one. The autoscaler also goes on with the last one if it
+    was stopped after it had caused as many disruptions as it may.
     """
     last = Update.objects.filter(job=job).order_by("-id").first()
-    if last is None or last.state == Update.OPEN or (last.state == Update.STOPPED and is_used_up(last)):
+    if last is None or last.state == Update.OPEN:
         return last
-    return None
+    ours = principal.name == autoscaled.AUTOSCALER.name and last.state == Update.STOPPED and is_used_up(last)
+    return last if ours else None
 
 
 def _restarts_tasks(job: Job, job_spec: spec.JobSpecification) -> bool:

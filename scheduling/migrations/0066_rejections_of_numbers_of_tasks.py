@@ -1,4 +1,6 @@
-"""Rejected changes of the number of a job's tasks are stored apart from those of its limits."""
+"""Rejected changes of the number of a job's tasks are stored apart from those of its limits. The newest update of a job has an
+index.
+"""
 
 from django.db import migrations, models
 
@@ -9,6 +11,12 @@ class Migration(migrations.Migration):
     dependencies = [("scheduling", "0062_awaited_tasks_of_repackings")]
 
     operations = [
+        migrations.AddIndex(
+            model_name="update", index=models.Index(fields=["job", "-id"], name="newest_update_of_job")
+        ),
+        migrations.AddField(
+            model_name="jobautoscaling", name="limited_of", field=models.CharField(max_length=16, **TEXT)
+        ),
         migrations.AddField(
             model_name="jobautoscaling", name="tasks_limited_code", field=models.CharField(max_length=64, **TEXT)
         ),

@@ -221,6 +221,8 @@ class Update(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["job"], condition=Q(state="open"), name="one_open_update_per_job")
         ]
+        # The autoscaler makes thousands of updates of a job, and asks for the newest one.
+        indexes = [models.Index(fields=["job", "-id"], name="newest_update_of_job")]
         verbose_name = _("update")
         verbose_name_plural = _("updates")
 

@@ -115,8 +115,8 @@ class JobAutoscaling(models.Model):
     `scheduled`: the number by schedule, which changes at `schedule_at`. `tasks_at`: the last change of the number.
 
     `limited_code`, `limited_detail`: why the last change of the limits was rejected, since `limited_since`. `retry_at`:
-    when the autoscaler tries again. `tasks_limited_code` and so on: the same for the number of tasks. See
-    `scheduling.autoscaling.rejections`.
+    when the autoscaler tries again. `limited_of`: the resources whose rise was rejected, such as `cpu,ram`.
+    `tasks_limited_code` and so on: the same for the number of tasks. See `scheduling.autoscaling.rejections`.
     """
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="autoscaling")
@@ -145,6 +145,7 @@ class JobAutoscaling(models.Model):
     limited_detail = models.CharField(max_length=500, blank=True)
     limited_since = models.DateTimeField(null=True)
     retry_at = models.DateTimeField(null=True)
+    limited_of = models.CharField(max_length=16, blank=True, default="", db_default="")
     tasks_limited_code = models.CharField(max_length=64, blank=True, default="", db_default="")
     tasks_limited_detail = models.CharField(max_length=500, blank=True, default="", db_default="")
     tasks_limited_since = models.DateTimeField(null=True)

@@ -16,7 +16,9 @@ from scheduling.jobs.actions.pause import update_pause, update_resume
 from scheduling.jobs.actions.restart import job_restart
 from scheduling.jobs.notices.event_notices import events_notify
 from scheduling.jobs.rollouts.gate_rules import Watched
-from scheduling.models import Job, JobAutoscaling, Task, Update
+from scheduling.jobs.rollouts.rollout import update_end
+from scheduling.journal import journal
+from scheduling.models import Job, JobAutoscaling, Machine, Task, Update
 from tests.integration import world
 from tests.integration.autoscaling_world import (
     HORIZONTAL,
@@ -95,12 +97,7 @@ def test_the_autoscaler_goes_on_at_once_after_a_restart_by_a_person(submit, ann,
 
 def test_scaling_goes_on_without_disruptions_after_an_own_update_has_used_them_up(submit, cell, machine) -> None:
     job = submit(HORIZONTAL)
-    update = change(job, AUTOSCALER, HORIZONTAL, update={"max_down": 1, "max_disruptions": 1})
-    updates.updates_advance(job.cell_id)
-    world.bring_up(again(job), machine)
-    updates.updates_advance(job.cell_id)
-    update.refresh_from_db()
-    assert (update.state, update.disruptions) == (Update.STOPPED, 1)
+    assert used_up(job, machine).disruptions == 1
     events_notify(cell)
     assert Notice.objects.filter(kind="job.update-stopped").count() == 1
     old = set(Task.objects.filter(job=job, spec_version=1).values_list("id", "incarnation"))
@@ -117,20 +114,52 @@ def test_scaling_goes_on_without_disruptions_after_an_own_update_has_used_them_u
     assert Notice.objects.filter(kind="job.update-stopped").count() == 1, "the tenant knows it"
 
 
-def test_an_own_update_whose_tasks_crash_waits_for_a_person(submit, machine) -> None:
-    job = submit(HORIZONTAL)
+def used_up(job: Job, machine: Machine) -> Update:
+    """Let an update by the autoscaler stop after its last disruption."""
     update = change(job, AUTOSCALER, HORIZONTAL, update={"max_down": 1, "max_disruptions": 1})
     updates.updates_advance(job.cell_id)
     world.bring_up(again(job), machine)
     updates.updates_advance(job.cell_id)
     update.refresh_from_db()
     assert update.state == Update.STOPPED
+    return update
+
+
+def test_an_own_update_whose_tasks_crash_waits_for_a_person(submit, machine) -> None:
+    job = submit(HORIZONTAL)
+    used_up(job, machine)
     crashing = Task.objects.filter(job=job, spec_version=2)
     crashing.update(up=False, restarts=3)
     loaded(job, 900)
     assert turn(job) == 0
-    assert JobAutoscaling.objects.get(job=job).tasks_limited_code == "update-stopped"
+    row = JobAutoscaling.objects.get(job=job)
+    assert row.tasks_limited_code == "update-stopped"
+    assert "1 tasks crash again and again" in row.tasks_limited_detail
     crashing.update(up=True, restarts=0)
+
+
+def test_tenants_are_notified_if_tasks_crash_after_disruptions_were_used_up(submit, cell, machine) -> None:
+    job = submit(HORIZONTAL)
+    first = used_up(job, machine)
+    events_notify(cell)
+    crash = "1 tasks of version 3 crash again and again; undo the update, or update again"
+    with journal.write(cell.id, AUTOSCALER) as entry:
+        row = {"job": job, "from_version": 2, "to_version": 2, "disruptions": 1, "max_disruptions": 1}
+        second = Update.objects.create(actor=AUTOSCALER.name, **row)
+        update_end(entry, second, Update.STOPPED, crash)
+    assert second.id > first.id
+    events_notify(cell)
+    assert Notice.objects.filter(kind="job.update-stopped").count() == 2
+
+
+def test_a_demotion_after_a_used_up_update_does_not_end_the_scaling(submit, cell, machine) -> None:
+    job = submit(HORIZONTAL)
+    used_up(job, machine)
+    row = {"job": job, "from_version": 2, "to_version": 2, "disruptions": 1, "max_disruptions": 1}
+    Update.objects.create(actor="system:lapses", state=Update.STOPPED, **row)
+    loaded(job, 900)
+    assert turn(job) == 1
+    assert Update.objects.filter(job=job).latest("id").disruptions == 1
 
 
 def test_a_pause_of_an_update_by_the_autoscaler_stays(submit, ann) -> None:

@@ -192,8 +192,8 @@ class TestCommands:
         shown = cli.out("autoscale", "show", "web")
         assert "the number of tasks stays until" not in shown
         assert "the limits stay until" in shown
-        assert "No quota; the next attempt is in the next turn" in shown
-        assert "No machine; the next attempt is at 2" in shown
+        assert "number of tasks: No quota; the next attempt is in the next turn" in shown
+        assert "limits: No machine; the next attempt is at 2" in shown
 
     def test_a_recommendation_is_simulated_shown_and_accepted(self, submit, cli) -> None:
         job = submit({"vertical": {"history_s": 3600}, "horizontal": {"mode": "recommend", "max": 6, "cpu": 0.5}})

@@ -22,7 +22,18 @@ from scheduling.master.snapshot import load_state
 from scheduling.models import Event, Job, JobAutoscaling, JobSpec, Machine, Task, Update
 from scheduling.usage.cell_view import ViewPublisher
 from tests.integration import rows, world
-from tests.integration.autoscaling_world import MIB, VERTICAL, a_file, later, loaded, submitter, turn, used, values
+from tests.integration.autoscaling_world import (
+    HORIZONTAL,
+    MIB,
+    VERTICAL,
+    a_file,
+    later,
+    loaded,
+    submitter,
+    turn,
+    used,
+    values,
+)
 
 RECOMMEND = {"vertical": VERTICAL["vertical"] | {"mode": "recommend"}}
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -249,6 +260,19 @@ def test_memory_after_a_kill_is_tried_in_each_turn_and_without_more_cpu(submit) 
     assert JobAutoscaling.objects.get(job=job).limited_code == "quota-exceeded"
 
 
+def test_a_rejection_of_memory_leaves_the_time_at_which_cpu_is_tried_again(submit) -> None:
+    job = submit(VERTICAL)
+    used(job, cpu=1500, ram=900 * MIB)
+    Quota.objects.update(amounts=[3000, 3 * 2**30, 2**40, 0, 0, 1000])
+    assert turn(job) == 0
+    at = timezone.now() + dt.timedelta(minutes=30)
+    JobAutoscaling.objects.update(**LIMITS.values("quota-exceeded", "too little", timezone.now(), at, ["cpu"]))
+    killed(job, at=timezone.now().timestamp())
+    assert turn(job) == 0
+    row = JobAutoscaling.objects.get(job=job)
+    assert (row.limited_of, getattr(row, LIMITS.retry_at)) == ("cpu,ram", at)
+
+
 def test_a_rejection_of_limits_ends_if_no_more_is_needed_at_the_next_attempt(submit) -> None:
     job = submit(VERTICAL)
     turn(job)
@@ -268,6 +292,41 @@ def test_limits_do_not_rise_above_the_largest_machine(submit, machine) -> None:
     assert JobAutoscaling.objects.get(job=job).wanted_ram <= max(machine.capacity[1], 1024 * MIB)
 
 
+def test_each_limit_changes_without_the_quota_of_the_other_one(submit) -> None:
+    job = submit(VERTICAL)
+    used(job, cpu=1500, ram=1000 * MIB)
+    Quota.objects.update(amounts=[30_000, 3 * 2**30, 2**40, 0, 0, 1000])
+    assert turn(job) == 1
+    _, cpu, ram = values(job)
+    assert (cpu > 1000, ram) == (True, 1024 * MIB)
+    row = JobAutoscaling.objects.get(job=job)
+    assert (row.limited_code, row.limited_of) == ("quota-exceeded", "ram")
+
+
+def test_a_rejected_rise_of_one_limit_delays_no_change_of_the_other_one(submit) -> None:
+    job = submit(VERTICAL)
+    used(job, cpu=200, ram=1000 * MIB)
+    turn(job)
+    now = timezone.now()
+    rejected = LIMITS.values("quota-exceeded", "too little", now, now + dt.timedelta(hours=1), ["ram"])
+    JobAutoscaling.objects.update(**rejected)
+    later(job, 3600, "limits_at")
+    before = values(job)
+    assert turn(job) == 1, "the limit of CPU falls"
+    _, cpu, ram = values(job)
+    assert (cpu < before[1], ram) == (True, before[2])
+    assert JobAutoscaling.objects.get(job=job).limited_code == "quota-exceeded", "it still waits"
+
+
+def test_old_rejections_of_jobs_without_vertical_scaling_end(submit, cell) -> None:
+    job = submit(HORIZONTAL)
+    turn(job)
+    JobAutoscaling.objects.update(limited_code="quota-exceeded", limited_detail="old", limited_since=timezone.now())
+    turn(job)
+    row = JobAutoscaling.objects.get(job=job)
+    assert (row.limited_code, row.limited_detail, row.limited_since) == ("", "", None)
+
+
 def test_limits_rise_only_as_far_as_a_machine_that_the_tasks_may_use(submit, cell, ann, machine) -> None:
     small = rows.a_machine(cell, "small", capacity=(16_000, 1536 * MIB, 2**40, 0, 0, 100))
     Machine.objects.filter(pk=small.pk).update(attributes={"pool": "yes"})
@@ -281,7 +340,7 @@ def test_limits_rise_only_as_far_as_a_machine_that_the_tasks_may_use(submit, cel
     assert turn(job) == 1
     assert values(job) == (1, 1000, 1536 * MIB)
     row = JobAutoscaling.objects.get(job=job)
-    assert row.limited_code == "no-machine-so-large"
+    assert row.limited_code == "machines-too-small"
     assert "the largest limits that fit are 1 core of CPU and 1.5 GiB of RAM" in row.limited_detail
     changed = Event.objects.filter(job_id=job.id, kind="job.changed").latest("revision")
     assert "of RAM from 1 GiB to 1.5 GiB" in changed.data["reason"]

@@ -371,7 +371,7 @@ def test_many_jobs_take_as_many_queries_as_one(cell, ann, machine) -> None:
 
 def test_a_recommendation_of_the_autoscaler_is_a_notice_after_six_hours(job) -> None:
     row = JobAutoscaling.objects.create(
-        job=job, vertical="recommend", tasks=3, cpu=1000, ram=2**30, wanted_cpu=250, wanted_ram=2**27
+        job=job, version=1, vertical="recommend", tasks=3, cpu=1000, ram=2**30, wanted_cpu=250, wanted_ram=2**27
     )
     row.wanted_since = timezone.now() - dt.timedelta(hours=5)
     row.save()
@@ -389,6 +389,7 @@ def test_a_recommendation_of_the_autoscaler_is_a_notice_after_six_hours(job) -> 
 def test_a_rejected_change_by_the_autoscaler_is_a_notice_at_once(job) -> None:
     JobAutoscaling.objects.create(
         job=job,
+        version=1,
         horizontal="auto",
         tasks_limited_code="quota-exceeded",
         tasks_limited_detail="The quota is too small.",

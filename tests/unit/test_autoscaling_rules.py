@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from scheduling.autoscaling.rules.loads import combined, load_by_metric
 from scheduling.autoscaling.rules.metric_text import metric_value
 from scheduling.autoscaling.rules.replay import STEP_S, RecordedUse, replay_limits, replay_tasks
 from scheduling.autoscaling.rules.vertical_rules import BATCH, LimitRules
+from scheduling.core.vocabulary.requirement import Requirement
 from scheduling.spec.autoscaling.fields import Horizontal, ScheduledTasks, TaskMetric
 
 MIB = 2**20
@@ -302,26 +304,33 @@ def test_rules_survive_json() -> None:
     assert STEP_S == 300
 
 
+LARGE = [(16_000, 64 * 1024 * MIB + 5, 100), (64_000, 16 * 1024 * MIB, 100), (99_000, 99 * 1024 * MIB, 9)]
+TASK = Requirement((1000, 1024 * MIB, 50))
+
+
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("wanted", "tasks", "found"),
     [
-        ((15_000, 15 * 1024 * MIB), (15_000, 15 * 1024 * MIB)),  # both machines would do
-        ((20_000, 15 * 1024 * MIB), (20_000, 15 * 1024 * MIB)),  # only the one with more CPU
-        ((20_000, 20 * 1024 * MIB), (16_000, 20 * 1024 * MIB)),  # RAM counts first
-        ((20_000, 99 * 1024 * MIB), (16_000, 64 * 1024 * MIB)),
-        ((500, 99 * 1024 * MIB), (500, 64 * 1024 * MIB)),
+        ((15_000, 15 * 1024 * MIB), 1, (15_000, 15 * 1024 * MIB)),
+        ((20_000, 15 * 1024 * MIB), 1, (20_000, 15 * 1024 * MIB)),  # only the machine with more CPU
+        ((20_000, 20 * 1024 * MIB), 1, (16_000, 20 * 1024 * MIB)),  # RAM counts first
+        ((20_000, 99 * 1024 * MIB), 1, (16_000, 64 * 1024 * MIB)),
+        ((500, 99 * 1024 * MIB), 1, (500, 64 * 1024 * MIB)),
+        ((1000, 64 * 1024 * MIB), 2, (1000, 32 * 1024 * MIB)),  # there must be places for all tasks
+        ((1000, 64 * 1024 * MIB), 3, (1000, 16 * 1024 * MIB)),
+        ((1000, 64 * 1024 * MIB), 1000, (1000, 8 * 1024 * MIB)),  # no fewer places than now
     ],
 )
-def test_limits_rise_as_far_as_one_machine_has_both(wanted: tuple[int, int], found: tuple[int, int]) -> None:
-    machines = [(16_000, 64 * 1024 * MIB + 5, 100), (64_000, 16 * 1024 * MIB, 100), (99_000, 99 * 1024 * MIB, 9)]
-    now, limit = (1000, 1024 * MIB), (1000, 1024 * MIB, 50)
-    assert largest_limits(wanted, now, limit, np.array(machines)) == found
+def test_limits_rise_as_far_as_machines_hold_all_tasks(wanted: tuple[int, int], tasks: int, found: Any) -> None:
+    assert largest_limits(wanted, (1000, 1024 * MIB), TASK, tasks, np.array(LARGE)) == found
+
+
+def test_limits_rise_as_far_as_the_number_of_tasks_per_machine_allows() -> None:
+    task = Requirement(TASK.limit, max_per_machine=1)
+    found = largest_limits((1000, 64 * 1024 * MIB), (1000, 1024 * MIB), task, 2, np.array(LARGE))
+    assert found == (1000, 16 * 1024 * MIB)
 
 
 def test_without_a_machine_that_holds_a_task_limits_only_fall() -> None:
-    limit = (1000, 1024 * MIB, 50)
-    assert largest_limits((500, 2048 * MIB), limit[:2], limit, np.array([(16_000, 512 * MIB, 100)])) == (
-        500,
-        1024 * MIB,
-    )
-    assert largest_limits((500, 2048 * MIB), limit[:2], limit, np.zeros((0, 3), dtype=np.int64)) == (500, 1024 * MIB)
+    for machines in (np.array([(16_000, 512 * MIB, 100)]), np.zeros((0, 3), dtype=np.int64)):
+        assert largest_limits((500, 2048 * MIB), (1000, 1024 * MIB), TASK, 3, machines) == (500, 1024 * MIB)

@@ -17,6 +17,7 @@ from quota import records
 from quota.vocabulary.permissions import system
 from scheduling.jobs.notices.reasons import failed_reasons
 from scheduling.jobs.notices.sending import named_notices_write, notices_write
+from scheduling.jobs.rollouts.rollout import KEPT
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobNoticeReader, Update
@@ -106,16 +107,18 @@ def _write(cell: Cell, rows: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _repeated_stops(update_ids: Sequence[int]) -> set[int]:
-    """Return those of the stopped updates by the autoscaler whose job already had one before. The autoscaler goes on
-    with such a job without disruptions, so each of its updates stops for the same reason.
+    """Return those of the updates by the autoscaler that were stopped because their number of disruptions is used up,
+    as the one before. The autoscaler goes on with such a job without disruptions, so each of its updates stops again.
     """
     if not update_ids:
         return set()
     rows = query(
-        "SELECT u.id FROM scheduling_update AS u JOIN LATERAL (SELECT state FROM scheduling_update"
+        "SELECT u.id FROM scheduling_update AS u JOIN LATERAL (SELECT actor, state, detail FROM scheduling_update"
         " WHERE job_id = u.job_id AND id < u.id AND state <> 'superseded' ORDER BY id DESC LIMIT 1) AS b ON true"
-        " WHERE u.id = ANY(%s) AND u.actor = 'system:autoscaler' AND u.state = 'stopped' AND b.state = 'stopped'",
-        [list(update_ids)],
+        " WHERE u.id = ANY(%(ids)s) AND u.actor = 'system:autoscaler' AND b.actor = u.actor"
+        " AND u.state = 'stopped' AND b.state = 'stopped' AND strpos(u.detail, %(kept)s) > 0"
+        " AND strpos(b.detail, %(kept)s) > 0",
+        {"ids": list(update_ids), "kept": KEPT},
     )
     return {update_id for (update_id,) in rows}
 

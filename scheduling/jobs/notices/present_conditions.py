@@ -44,7 +44,7 @@ SELECT a.job_id, CASE WHEN a.vertical = 'recommend' THEN a.wanted_since END,
   least(a.limited_since, a.tasks_limited_since)
 FROM scheduling_jobautoscaling AS a JOIN scheduling_job AS j ON j.id = a.job_id
 JOIN scheduling_cell AS c ON c.id = j.cell_id
-WHERE {_LIVE} AND (a.vertical = 'recommend' AND a.wanted_since IS NOT NULL
+WHERE {_LIVE} AND a.version = j.spec_version AND (a.vertical = 'recommend' AND a.wanted_since IS NOT NULL
   OR a.limited_since IS NOT NULL OR a.tasks_limited_since IS NOT NULL)"""
 
 

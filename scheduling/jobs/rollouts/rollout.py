@@ -28,6 +28,8 @@ PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskS
 # A task of the new version that was restarted this often and is not up counts as hopeless, which may stop the update.
 HOPELESS_RESTARTS = 3
 _MOST_DETAIL = 300
+# A part of the detail of an update that was stopped because it had caused as many disruptions as it may.
+KEPT = "keep their old version"
 # A task that has not been up for `healthy_s` with the new version. Finished and killed tasks do not count.
 UNSETTLED = """
 SELECT 1 FROM scheduling_task AS t
@@ -282,8 +284,7 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
     elif left and is_used_up(update) and down == 0:
         older = Task.objects.filter(job_id=update.job_id).exclude(spec_version=update.to_version).exclude(state=DEAD)
         detail = (
-            f"{older.count()} tasks keep their old version, because the update may cause at most"
-            f" {update.max_disruptions} disruptions"
+            f"{older.count()} tasks {KEPT}, because the update may cause at most {update.max_disruptions} disruptions"
         )
         update_end(entry, update, Update.STOPPED, detail)
 
