@@ -139,6 +139,7 @@ _cell = [
     path(
         "checkpoints/<int:revision>/redacted/", checkpoints.RedactedCheckpointView.as_view(), name="checkpoint-redacted"
     ),
+    path("tasks/", tasks.CellTasksView.as_view(), name="cell-tasks"),
     path("jobs/", jobs.JobsView.as_view(), name="jobs"),
     path("jobs:bulk", jobs.BulkView.as_view(), name="jobs-bulk"),
     path("jobs/<str:tenant>/<str:job>/", include(_job)),

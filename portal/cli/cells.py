@@ -11,7 +11,7 @@ import typer
 
 from portal.cli import output
 from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup
-from portal.cli.failure import bad_usage
+from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import quantity, would_be
 from portal.cli.paths import part
 from portal.cli.quota import Sizes
@@ -226,11 +226,20 @@ def machines(
     state: Annotated[
         str | None, typer.Option(help="Show only machines in this state: up, draining, down or removed.")
     ] = None,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector",
+            "-l",
+            help="List only machines whose attributes match, for example 'flash=true,rack in (r1,r2)'. hostname, "
+            "platform, rack and power_domain are attributes too.",
+        ),
+    ] = None,
     cell: CellOption = None,
 ) -> None:
     """List the machines of a cell."""
     return session.table(
-        session.client.pages(f"{session.cell_path(cell)}machines/", state=state),
+        selected_machines(session, cell, selector, state=state),
         {
             "MACHINE": "hostname",
             "STATE": "state",
@@ -242,8 +251,27 @@ def machines(
             "RAM": lambda row: quantity("ram", row["capacity"]["ram"]),
             "REASON": "reason",
         },
-        empty="No machines." if state else "No machines. Add one with `borgctl machine join-token`.",
+        empty="No machines." if state or selector else "No machines. Add one with `borgctl machine join-token`.",
     )
+
+
+def selected_machines(
+    session: Context, cell: str | None, selector: str | None, *, state: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Return the machines of a cell whose attributes match a selector. Raises `CommandFailed` if the portal is too old
+    to know selectors of machines, and would return all machines.
+    """
+    path = f"{session.cell_path(cell)}machines/"
+    if selector is not None:
+        try:
+            session.client.get(path, selector="(", limit=1)
+        except CommandFailed as failed:
+            if failed.code != "invalid":
+                raise
+        else:
+            detail = "this portal is too old for selectors of machines; update it, or name the machines"
+            raise CommandFailed("too-old", detail, fields={"selector": detail})
+    return session.client.pages(path, state=state, selector=selector)
 
 
 @machine.command("show")
@@ -260,12 +288,6 @@ def machine_show(session: Context, hostname: Hostname, cell: CellOption = None) 
         "joined_at": output.when(answer["joined_at"]),
     }
     return output.details(shown.items(), width=14, indent="")
-
-
-@machine.command("undrain")
-def machine_undrain(session: Context, action: MachineAction) -> None:
-    """Allow new tasks on a drained machine again."""
-    action.post(session, "undrain", "{host} {would} {state}.")
 
 
 @machine.command("grow")

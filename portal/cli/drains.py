@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
 
 from portal.cli import output, periods
-from portal.cli.cells import machine, machine_path
-from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun
+from portal.cli.cells import machine, machine_path, selected_machines
+from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, Yes
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import would_be
 
 app = Commands()
 
 _LOOK_EVERY_S = 1.0
+MOST_MACHINES = 200
+MachineSelector = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        help="All machines whose attributes match, for example 'rack in (r1,r2),flash=true'. See `borgctl machines`.",
+    ),
+]
 
 
 @machine.command("drain")
@@ -27,6 +37,7 @@ def machine_drain(
     ] = None,
     rack: Annotated[str | None, typer.Option(help="Drain all machines of this rack.")] = None,
     power_domain: Annotated[str | None, typer.Option(help="Drain all machines of this power domain.")] = None,
+    selector: MachineSelector = None,
     deadline: Annotated[
         str | None, typer.Option(help="Time after which the machines must be empty, such as 90s, 30m or 2h.")
     ] = None,
@@ -36,6 +47,7 @@ def machine_drain(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the machines are empty. Print progress.")] = False,
     confirm: Confirm = None,
     cell: CellOption = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Move all tasks of one or more machines elsewhere, within the disruption budgets of the tasks' jobs. The cell
@@ -45,11 +57,14 @@ def machine_drain(
     machine goes down before it reports that all its tasks have stopped.
     """
     names = hostnames or []
-    if sum(map(bool, (names, rack, power_domain))) != 1:
+    if sum((bool(names), bool(rack), bool(power_domain), selector is not None)) != 1:
         raise bad_usage(
-            "the machines are missing or chosen twice: give names, --rack or --power-domain",
-            machine="give names, --rack or --power-domain",
+            "the machines are missing or chosen twice: give names, --rack, --power-domain or --selector",
+            machine="give names, --rack, --power-domain or --selector",
         )
+    if selector is not None:
+        # The machines that the user has confirmed, and no others, are drained.
+        names = machines_matching(session, cell, selector, "Drain", sure=yes or dry_run)
     body = {
         "reason": reason,
         "deadline_s": _seconds(deadline) if deadline is not None else None,
@@ -71,6 +86,66 @@ def machine_drain(
     for name, state in states:
         output.say(f"{name} {would_be(dry_run)} {state}.")
     return None
+
+
+@machine.command("undrain")
+def machine_undrain(
+    session: Context,
+    hostname: Annotated[str | None, typer.Argument(metavar="[MACHINE]", help="Host name of the machine.")] = None,
+    reason: Annotated[str, typer.Option(help="Reason for the action, recorded in the journal.")] = "",
+    selector: MachineSelector = None,
+    cell: CellOption = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Allow new tasks on a drained machine again."""
+    if (hostname is None) == (selector is None):
+        raise bad_usage("give either a MACHINE or --selector", machine="one of MACHINE and --selector is needed")
+    if hostname is not None:
+        answer = session.client.post(
+            machine_path(session, cell, hostname, "undrain"), {"reason": reason}, dry_run=dry_run
+        )
+        return session.say(answer, f"{hostname} {would_be(dry_run)} {answer['state']}.")
+    answers, problems = [], {}
+    # A machine that is down may have a drain, too.
+    draining = {row["machine"] for row in _progress(session, cell)}
+    for name in machines_matching(session, cell, str(selector), "Undrain", sure=yes or dry_run, among=draining):
+        try:
+            path = machine_path(session, cell, name, "undrain")
+            answers.append(session.client.post(path, {"reason": reason}, dry_run=dry_run))
+        except CommandFailed as failed:
+            problems[name] = failed.detail
+            continue
+        if not session.json:
+            output.say(f"{name} {would_be(dry_run)} {answers[-1]['state']}.")
+    if problems:
+        detail = f"{output.number(len(problems), 'machine')} could not be changed; repeat the command for them"
+        document = {"code": "not-all-changed", "detail": detail, "fields": problems, "changed": answers}
+        raise CommandFailed("not-all-changed", detail, fields=problems, document=document)
+    return output.as_json(answers) if session.json else None
+
+
+def machines_matching(
+    session: Context, cell: str | None, selector: str, verb: str, *, sure: bool, among: Collection[str] | None = None
+) -> list[str]:
+    """Return the host names of the machines whose attributes match a selector, after the user has confirmed them.
+    `verb`: for the question. `sure`: do not ask it. `among`: leave other machines out.
+
+    Raises `CommandFailed` if the selector is empty, or if it matches no machine or more than `MOST_MACHINES`.
+    """
+    if not selector.strip():
+        raise bad_usage("the selector is empty, which would match all machines; give a condition", selector="is empty")
+    rows = [row for row in selected_machines(session, cell, selector) if among is None or row["hostname"] in among]
+    if not 1 <= len(rows) <= MOST_MACHINES:
+        number = f"more than {MOST_MACHINES}" if rows else "no"
+        detail = (
+            f"{number} machines match {selector!r}; see `borgctl machines -l {selector!r}`, and change the selector"
+        )
+        raise CommandFailed("no-match" if not rows else "too-many-machines", detail, fields={"selector": detail})
+    names = [row["hostname"] for row in rows]
+    if not sure:
+        output.sure(f"{verb} {output.number(len(names), 'machine')} ({', '.join(names)})?")
+    return names
 
 
 @app.command()

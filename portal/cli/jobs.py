@@ -7,17 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import jobfile, output, periods
-from portal.cli.context import (
-    CellOption,
-    Commands,
-    Confirm,
-    Context,
-    DryRun,
-    IfRevision,
-    JobArgument,
-    JobReference,
-    Yes,
-)
+from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, IfRevision, JobReference, Yes
 from portal.cli.cron import KIND as CRON
 from portal.cli.cron import CronReference, plan_cron, submit_cron
 from portal.cli.failure import CommandFailed, bad_usage
@@ -121,9 +111,27 @@ def update(session: Context, file: File, if_revision: IfRevision = None, dry_run
 
 
 @app.command()
-def undo(session: Context, job: JobArgument, dry_run: DryRun = False) -> None:
+def undo(
+    session: Context, job: OneJob = None, selector: Selector = None, yes: Yes = False, dry_run: DryRun = False
+) -> None:
     """Roll the job back to the spec it had before its last update."""
-    show_change(session, session.client.post(f"{session.job(job).path}undo/", dry_run=dry_run))
+    if job is not None and selector is None:
+        return show_change(session, session.client.post(f"{session.job(job).path}undo/", dry_run=dry_run))
+
+    def act(named: JobReference) -> tuple[Any, str]:
+        answer = session.client.post(f"{named.path}undo/", dry_run=dry_run)
+        return answer, f"{named}: {answer['sentence']}"
+
+    return act_on(
+        session,
+        job,
+        selector,
+        "Undo the last update of",
+        act,
+        sure=yes or dry_run,
+        ignored=["nothing-to-undo"],
+        again="run `borgctl undo JOB` for each of these, because a second undo of the others would take back the first",
+    )
 
 
 @app.command()

@@ -1,4 +1,7 @@
-"""Commands that act on one job, or with `--selector` on all live jobs whose labels match."""
+"""Commands that act on one job, or with `--selector` on all live jobs whose labels match.
+
+A command with a selector first lists the jobs that it will change, and asks. It changes at most `MOST_JOBS` jobs.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ Selector = Annotated[
         "--selector",
         "-l",
         help="Instead of JOB: all live jobs of the profile's cell and tenant whose labels match, for example "
-        "app=shop,track!=canary.",
+        "'app=shop,track!=canary' or 'tier in (web,api)'.",
     ),
 ]
-_MOST_SHOWN = 10
+MOST_JOBS = 200
 
 
 def act_on(
@@ -36,10 +39,12 @@ def act_on(
     *,
     sure: bool,
     ignored: Sequence[str] = (),
+    again: str = "",
 ) -> None:
     """Call `act` for the job, or for each job that the selector matches, and print what it returns: the API's answer
-    and a sentence. `verb`: for the question before several jobs are changed; `sure`: do not ask it. `ignored`: codes of
-    errors which say that a job of several needs no change.
+    and a sentence. `verb`: for the question before several jobs are changed; `sure`: do not ask it, as in a dry run.
+    `ignored`: codes of errors which say that a job of several needs no change. `again`: what to do about jobs that
+    could not be changed.
 
     If some of several jobs cannot be changed, the others are. Raises `CommandFailed` that names these jobs.
     """
@@ -51,7 +56,7 @@ def act_on(
         return session.say(*act(session.job(job)))
     jobs = _matching(session, str(selector))
     if not sure:
-        names = ", ".join(one.name for one in jobs[:_MOST_SHOWN]) + (", …" if len(jobs) > _MOST_SHOWN else "")
+        names = ", ".join(one.name for one in jobs)
         output.sure(f"{verb} {output.number(len(jobs), 'job')} ({names})?")
     answers, problems = [], {}
     for one in jobs:
@@ -66,20 +71,27 @@ def act_on(
         if not session.json:
             output.say(text)
     if problems:
-        detail = f"{output.number(len(problems), 'job')} of {len(jobs)} could not be changed"
+        detail = f"{output.number(len(problems), 'job')} of {len(jobs)} could not be changed{again and f'; {again}'}"
         document = {"code": "not-all-changed", "detail": detail, "fields": problems, "changed": answers}
         raise CommandFailed("not-all-changed", detail, fields=problems, document=document)
     if session.json:
-        output.as_json(answers)
+        return output.as_json(answers)
+    return None if answers else output.say("Nothing to change.")
 
 
 def _matching(session: Context, selector: str) -> list[JobReference]:
     cell, tenant = session.cell(), session.tenant()
     path = f"/api/v1/cells/{part(cell)}/jobs/"
-    rows = session.client.pages(path, tenant=tenant, state="live", selector=selector)
+    rows = session.client.pages(path, at_most=MOST_JOBS + 1, tenant=tenant, state="live", selector=selector)
     # An alloc set can be killed only after the jobs inside it.
     jobs = [JobReference(cell, tenant, row["name"]) for row in sorted(rows, key=lambda row: row["kind"] == "alloc-set")]
     if not jobs:
         detail = f"no live job of tenant {tenant} in cell {cell} matches {selector!r}; see `borgctl status`"
         raise CommandFailed("no-match", detail, fields={"selector": "matches no live job"})
+    if len(jobs) > MOST_JOBS:
+        detail = (
+            f"more than {MOST_JOBS} live jobs match {selector!r}, and one command changes at most so many; add a"
+            f" condition, and see the jobs with `borgctl status -l {selector!r}`"
+        )
+        raise CommandFailed("too-many-jobs", detail, fields={"selector": f"matches more than {MOST_JOBS} jobs"})
     return jobs

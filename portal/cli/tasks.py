@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output
-from portal.cli.context import CellOption, Commands, Context, JobArgument, JobReference, iso_time, split_index
+from portal.cli.context import CellOption, Column, Commands, Context, JobReference, iso_time, split_index
 from portal.cli.cures import show_cures
 from portal.cli.failure import CommandFailed, bad_usage
+from portal.cli.selected import OneJob
 
 app = Commands()
 
@@ -35,17 +36,35 @@ _NO_LOG_YET = ("no-log", "log-unavailable")
 @app.command()
 def tasks(
     session: Context,
-    job: JobArgument,
+    job: OneJob = None,
     state: Annotated[str | None, typer.Option(help="List only tasks in this state: pending, running or dead.")] = None,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector", "-l", help="Instead of JOB: the tasks of all live jobs of the cell whose labels match."
+        ),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="With --selector: only this tenant's tasks.")] = None,
+    cell: CellOption = None,
 ) -> None:
     """List the tasks of a job. The list shows the state, health and machine of each task."""
-    rows = list(session.client.pages(f"{session.job(job).path}tasks/", state=state))
+    if (job is None) == (selector is None):
+        raise bad_usage("give either a JOB or --selector", job="one of JOB and --selector is needed")
+    if job is not None and (tenant or cell):
+        raise bad_usage("--tenant and --cell belong to --selector; write them in the name: cell/tenant/job")
+    if job is not None:
+        rows = list(session.client.pages(f"{session.job(job).path}tasks/", state=state))
+        named: dict[str, Column] = {"TASK": "index"}
+    else:
+        path = f"{session.cell_path(cell)}tasks/"
+        rows = list(session.client.pages(path, state=state, tenant=tenant, selector=selector))
+        named = {"TASK": lambda row: f"{row['tenant']}/{row['job']}/{row['index']}"}
     # The table has columns for allocs and accelerators only if a task uses them.
     placed = [name for name in ("alloc", "devices") if any(row.get(name) for row in rows)]
     return session.table(
         rows,
         {
-            "TASK": "index",
+            **named,
             "STATE": "state",
             "PHASE": lambda row: _phase(row)[0],
             "HEALTH": lambda row: _phase(row)[1],

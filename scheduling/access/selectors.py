@@ -18,7 +18,7 @@ from quota.models import Tenant
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may, require
-from scheduling.access.label_filters import with_labels
+from scheduling.access.label_filters import machines_selected, with_labels
 from scheduling.access.restarting_tasks import tasks_to_restart
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
 from scheduling.models import ArchivedJob, Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
@@ -84,11 +84,11 @@ def cell_counts(principal: Principal, cell: Cell) -> dict[str, dict[str, int]]:
     return {"machines": machines, "tasks": tasks, "jobs": jobs}
 
 
-def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
-    """Return the machines in `state`, or all machines that have not been removed if `state` is empty. Raises
-    `Rejected` for an unknown state.
+def machines_of(cell: Cell, *, state: str = "", selector: str = "") -> QuerySet[Machine]:
+    """Return the machines in `state`, or all machines that have not been removed if `state` is empty. `selector`: a
+    label selector over their attributes. Raises `Rejected` for an unknown state or a wrong selector.
     """
-    rows = Machine.objects.filter(cell=cell).annotate(tasks_running=tasks_there())
+    rows = machines_selected(Machine.objects.filter(cell=cell), selector).annotate(tasks_running=tasks_there())
     if not state:
         return rows.exclude(state=REMOVED).order_by("id")
     _check_state(state, [*(status.value for status in MachineStatus), REMOVED])
@@ -308,6 +308,31 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
     return rows
 
 
+def tasks_visible(
+    principal: Principal,
+    cell: Cell,
+    *,
+    tenant: str = "",
+    state: str = "",
+    labels: Iterable[str] = (),
+    selector: str = "",
+) -> QuerySet[Task]:
+    """Return the tasks of all live jobs that the principal may see, by job and index. The labels of a task are those of
+    its job.
+
+    `state`, `labels`, `selector`: as in `tasks_of` and `jobs_visible`. Raises `Rejected` if one of them is wrong.
+    """
+    jobs = jobs_visible(principal, cell, tenant=tenant, state="live", labels=labels, selector=selector)
+    # With a subquery, PostgreSQL may read the tasks of all jobs that have ended in the order of their ids.
+    ids = list(jobs.order_by().values_list("id", flat=True))
+    rows = Task.objects.filter(job__in=ids).select_related("machine", "job__tenant")
+    rows = rows.prefetch_related(STILL_STOPPING).order_by("id")
+    if state:
+        _check_state(state, [known.value for known in TaskState])
+        rows = rows.filter(state=state)
+    return rows
+
+
 def task_at(job: Job, index: int) -> Task:
     """Return the task of this index. Raises `NotFound` if the task does not exist."""
     # The alloc is not joined, because few tasks run in one.
@@ -337,6 +362,21 @@ def port_names(job: Job, tasks: Iterable[Task]) -> dict[int, list[str]]:
     if older:
         rows = JobSpec.objects.filter(job=job, version__in=older)
         names |= dict(rows.values_list("version", "spec__task__ports"))
+    return names
+
+
+def port_names_of_tasks(tasks: Iterable[Task]) -> dict[tuple[int, int], list[str]]:
+    """Return the names of the ports of tasks of many jobs, by the id of the job and the version of its spec. The jobs
+    of the tasks are loaded. Makes one query, or none if all tasks have the current version.
+    """
+    rows = list(tasks)
+    names = {(task.job_id, task.job.spec_version): list(task.job.port_names) for task in rows}
+    if older := {(task.job_id, task.spec_version) for task in rows} - names.keys():
+        jobs, versions = zip(*older, strict=True)
+        found = JobSpec.objects.filter(job__in=jobs, version__in=versions)
+        names |= {
+            (job, version): ports for job, version, ports in found.values_list("job", "version", "spec__task__ports")
+        }
     return names
 
 

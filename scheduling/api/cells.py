@@ -33,6 +33,7 @@ from scheduling.api.cell_serializers import (
     NewJoinTokenSerializer,
     ReasonSerializer,
 )
+from scheduling.api.list_filters import OF_MACHINES
 from scheduling.api.task_serializers import EventSerializer
 from scheduling.cells.cells import cell_change, cell_create
 from scheduling.cells.deletion import cell_delete
@@ -136,11 +137,13 @@ class JoinTokensView(CellView):
 class MachinesView(CellView):
     pagination_class = IdPaging
 
-    @extend_schema(operation_id="machines_list", parameters=[STATE], responses=MachineSerializer(many=True))
+    @extend_schema(
+        operation_id="machines_list", parameters=[STATE, OF_MACHINES], responses=MachineSerializer(many=True)
+    )
     def get(self, request: Request, cell: str) -> Response:
         """List the machines of a cell."""
-        found = self.cell(cell)
-        rows = selectors.machines_of(found, state=request.query_params.get("state", ""))
+        found, query = self.cell(cell), request.query_params
+        rows = selectors.machines_of(found, state=query.get("state", ""), selector=query.get("selector", ""))
         return self.page(rows, MachineSerializer, extra=found.extra_resources)
 
 

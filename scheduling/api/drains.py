@@ -11,6 +11,7 @@ from rest_framework.response import Response
 
 from quota.paging import IdPaging, paged
 from quota.vocabulary.errors import Rejected, invalid
+from scheduling.access.label_filters import machines_selected
 from scheduling.api.base import CellView, valid
 from scheduling.api.cell_serializers import DrainSerializer
 from scheduling.machines import drain_progress
@@ -19,6 +20,7 @@ from scheduling.models import Cell, Drain, Machine
 from scheduling.models.machines import REMOVED
 
 MOST = 5_000
+_CHOICES = ("machines", "rack", "power_domain", "selector")
 
 
 class DisruptionRateSerializer(serializers.Serializer[Any]):
@@ -77,6 +79,9 @@ class DrainManySerializer(DrainSerializer):
     machines = serializers.ListField(child=serializers.CharField(), required=False, help_text="Names of machines.")
     rack = serializers.CharField(max_length=63, required=False)
     power_domain = serializers.CharField(max_length=63, required=False)
+    selector = serializers.CharField(
+        max_length=2000, required=False, help_text="Label selector over attributes of machines, as in their list."
+    )
 
 
 class DrainsView(CellView):
@@ -101,10 +106,12 @@ class MachinesDrainView(CellView):
         operation_id="machines_drain_many", request=DrainManySerializer, responses=DrainProgressSerializer(many=True)
     )
     def post(self, request: Request, cell: str) -> Response:
-        """Drain several machines, chosen by name, rack or power domain. Either all of them drain or none does."""
+        """Drain several machines, chosen by name, rack, power domain or a selector. Either all of them drain or none
+        does.
+        """
         found = self.cell(cell)
         given = valid(DrainManySerializer, request.data)
-        wanted = {name: given.pop(name) for name in ("machines", "rack", "power_domain") if name in given}
+        wanted = {name: given.pop(name) for name in _CHOICES if name in given}
         rows = _chosen(found, **wanted)
         machines_drain(principal=self.principal, cell=found, machines=rows, **given)
         shown = drain_progress.progress_of(
@@ -113,22 +120,27 @@ class MachinesDrainView(CellView):
         return Response(DrainProgressSerializer(shown, many=True).data)
 
 
-def _chosen(cell: Cell, *, machines: list[str] | None = None, rack: str = "", power_domain: str = "") -> list[Machine]:
-    """Return the machines that the caller chose. Exactly one of `machines`, `rack` and `power_domain` must be given,
-    and it must match a machine. Otherwise raises `Rejected`.
+def _chosen(
+    cell: Cell, *, machines: list[str] | None = None, rack: str = "", power_domain: str = "", selector: str = ""
+) -> list[Machine]:
+    """Return the machines that the caller chose. Exactly one of `machines`, `rack`, `power_domain` and `selector` must
+    be given, and it must match a machine. Otherwise raises `Rejected`.
     """
-    if sum(map(bool, (machines, rack, power_domain))) != 1:
-        what = "give exactly one of machines, rack and power_domain"
-        raise Rejected("invalid", what, fields=dict.fromkeys(("machines", "rack", "power_domain"), what))
+    if sum(map(bool, (machines, rack, power_domain, selector.strip()))) != 1:
+        what = "give exactly one of machines, rack, power_domain and selector"
+        raise Rejected("invalid", what, fields=dict.fromkeys(_CHOICES, what))
     if machines:
         return _named(cell, machines)
     rows = Machine.objects.filter(cell=cell).exclude(state=REMOVED)
-    field, value = ("rack", rack) if rack else ("power_domain", power_domain)
-    found = list(rows.filter(**{field: value}).order_by("id")[: MOST + 1])
+    if selector:
+        field, kind, rows = "selector", f"selector {selector[:80]!r}", machines_selected(rows, selector)
+    else:
+        field, value = ("rack", rack) if rack else ("power_domain", power_domain)
+        kind, rows = f"{field.replace('_', ' ')} {value!r}", rows.filter(**{field: value})
+    found = list(rows.order_by("id")[: MOST + 1])
     if not 1 <= len(found) <= MOST:
         number = f"more than {MOST}" if found else "no"
-        kind = field.replace("_", " ")
-        raise invalid(field, f"the {kind} {value!r} has {number} machines; choose one with 1 to {MOST} machines")
+        raise invalid(field, f"the {kind} has {number} machines; choose one with 1 to {MOST} machines")
     return found
 
 

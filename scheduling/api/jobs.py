@@ -36,6 +36,7 @@ from scheduling.api.job_serializers import (
     UpdateDetailSerializer,
     VersionSerializer,
 )
+from scheduling.api.list_filters import LABEL, OF_JOBS, TENANT
 from scheduling.api.preconditions import IF_REVISION, KEY, idempotency_key, if_revision
 from scheduling.api.task_serializers import EventSerializer
 from scheduling.core.vocabulary.requirement import MAX_TASKS
@@ -56,20 +57,10 @@ CONFIRM = OpenApiParameter(
     description="Number of running tasks that may stop. Required if they are a large share of the cell.",
 )
 _FILTERS = [
-    OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only jobs of this tenant."),
+    TENANT,
     OpenApiParameter("state", OpenApiTypes.STR, enum=["pending", "running", "dead", "live"]),
-    OpenApiParameter(
-        "label",
-        OpenApiTypes.STR,
-        many=True,
-        description="Return only jobs with the label key=value. You can repeat it.",
-    ),
-    OpenApiParameter(
-        "selector",
-        OpenApiTypes.STR,
-        description="Return only jobs whose labels match all conditions, separated by commas: `key=value`, "
-        "`key!=value`, `key` (has the label) and `!key` (does not have it).",
-    ),
+    LABEL,
+    OF_JOBS,
 ]
 
 

@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from quota.serializers import ReadSerializer
-from scheduling.api.fields import LifeField, Quantities
+from scheduling.api.fields import LifeField, Quantities, Texts
 from scheduling.models import Event, Task
 
 
@@ -94,6 +94,23 @@ class TaskSerializer(ReadSerializer):
     @extend_schema_field(ExitSerializer(allow_null=True))
     def get_exit(self, task: Task) -> dict[str, Any] | None:
         return task.exit
+
+
+class CellTaskSerializer(TaskSerializer):
+    """A task in a list of the tasks of many jobs."""
+
+    job = serializers.CharField(source="job.name")
+    tenant = serializers.CharField(source="job.tenant.name")
+    labels = Texts(source="job.labels", help_text="The labels of its job.")
+
+    class Meta(TaskSerializer.Meta):
+        fields = ["tenant", "job", "labels", *TaskSerializer.Meta.fields]
+        read_only_fields = fields
+
+    @extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
+    def get_ports(self, task: Task) -> dict[str, int]:
+        names = self.context["port_names"].get((task.job_id, task.spec_version), [])
+        return dict(zip(names, task.ports, strict=False))
 
 
 class EventSerializer(ReadSerializer):

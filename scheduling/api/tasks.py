@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from django.db.models import prefetch_related_objects
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -11,8 +14,40 @@ from quota.paging import IdPaging, paged
 from scheduling.access import selectors
 from scheduling.api.base import CellView
 from scheduling.api.cells import STATE
-from scheduling.api.task_serializers import TaskSerializer
+from scheduling.api.list_filters import LABEL, OF_JOBS, TENANT
+from scheduling.api.task_serializers import CellTaskSerializer, TaskSerializer
 from scheduling.models import Job, Task
+
+
+class CellTasksView(CellView):
+    pagination_class = IdPaging
+
+    @extend_schema(
+        operation_id="cell_tasks_list",
+        parameters=[TENANT, STATE, LABEL, OF_JOBS],
+        responses=CellTaskSerializer(many=True),
+    )
+    def get(self, request: Request, cell: str) -> Response:
+        """List the tasks of all live jobs that you may see. The labels of a task are those of its job."""
+        found, query = self.cell(cell), request.query_params
+        rows = selectors.tasks_visible(
+            self.principal,
+            found,
+            tenant=query.get("tenant", ""),
+            state=query.get("state", ""),
+            labels=query.getlist("label"),
+            selector=query.get("selector", ""),
+        )
+
+        def shown(tasks: list[Task]) -> Iterable[Any]:
+            context = {
+                "port_names": selectors.port_names_of_tasks(tasks),
+                "allocs": selectors.alloc_names(tasks),
+                "extra": found.extra_resources,
+            }
+            return CellTaskSerializer(tasks, many=True, context=context).data
+
+        return paged(self, rows, shown)
 
 
 class TasksView(CellView):

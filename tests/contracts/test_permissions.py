@@ -371,6 +371,7 @@ DOORS = (
     Door("get", JOB + "why/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "cures/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/", (*MEMBERS, "sre"), **SEES),
+    Door("get", "api/v1/cells/{cell}/tasks/", ALL),
     Door("get", JOB + "tasks/{index}/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/{index}/usage/", (*MEMBERS, "sre"), **SEES),
     Door("get", JOB + "tasks/{index}/logs/", (*MEMBERS, "sre"), 503, **SEES),  # no link shard runs here
