@@ -25,6 +25,7 @@ from scheduling.api import (
     repackings,
     restores,
     secrets,
+    services,
     sites,
     sql,
     statistics,
@@ -85,6 +86,14 @@ _workflow = [
     path("resume/", workflows.WorkflowResumeView.as_view(), name="workflow-resume"),
     path("cancel/", workflows.WorkflowCancelView.as_view(), name="workflow-cancel"),
     path("retry/", workflows.WorkflowRetryView.as_view(), name="workflow-retry"),
+]
+_service = [
+    path("", services.ServiceView.as_view(), name="service"),
+    path("plan/", services.ServicePlanView.as_view(), name="service-plan"),
+    path("stop/", services.ServiceStopView.as_view(), name="service-stop"),
+    path("start/", services.ServiceStartView.as_view(), name="service-start"),
+    path("restart/", services.ServiceRestartView.as_view(), name="service-restart"),
+    path("forget/", services.ServiceForgetView.as_view(), name="service-forget"),
 ]
 _locks = [
     path("", locks.LocksView.as_view(), name="locks"),
@@ -147,6 +156,8 @@ _cell = [
     path("cron-jobs/<str:tenant>/<str:name>/", include(_cron_job)),
     path("templates/", templates.TemplatesView.as_view(), name="templates"),
     path("templates/<str:tenant>/<str:name>/", include(_template)),
+    path("services/", services.ServicesView.as_view(), name="services"),
+    path("services/<str:tenant>/<str:service>/", include(_service)),
     path("locks/<str:tenant>/", include(_locks)),
     path("workflows/", workflows.WorkflowsView.as_view(), name="workflows"),
     path("workflows/<str:tenant>/<str:name>/", include(_workflow)),

@@ -105,7 +105,7 @@ def _planned(session: Context, folder: Path, owner: str) -> list[Wanted]:
     """
     found: dict[JobReference, tuple[Path, dict[str, Any]]] = {}
     problems: dict[str, str] = {}
-    for file in _files(folder):
+    for file in job_files(folder):
         try:
             if jobfile.read(str(file)).get("kind") == _TEMPLATE:
                 output.remark(f"{file} is a template, which stays as it is; use `borgctl template create {file}`")
@@ -196,7 +196,8 @@ def _is_for_new_alloc_set(
     return inside in new and bool(problem["code"] == "no-such-alloc-set")
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def job_files(folder: Path) -> Iterator[Path]:
+    """Yield the job files in a folder and in those below it. Raises `CommandFailed` if there are none or too many."""
     if not folder.is_dir():
         detail = f"{folder} is not a folder; give a folder with job files"
         raise CommandFailed("no-folder", detail, fields={"FOLDER": detail}, status=BAD_USAGE)

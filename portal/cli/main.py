@@ -38,6 +38,7 @@ from portal.cli import (
     resolve,
     secrets,
     service_accounts,
+    services,
     sessions,
     sites,
     sql,
@@ -99,6 +100,7 @@ for group, name in (
     (templates.template, "template"),
     (autoscaling.autoscale, "autoscale"),
     (workflows.workflow, "workflow"),
+    (services.service, "service"),
     (secrets.secret, "secret"),
     (locks.lock, "lock"),
 ):

@@ -48,7 +48,7 @@ _QUERY = re.compile(r"/api/v1/cells/[^/]+/(sql|jobs/[^/]+/[^/]+/plan)/?|/v3/.*")
 _SUBMISSION = re.compile(r"/api/v1/cells/[^/]+/jobs(:bulk)?/?")
 _LONG = re.compile(
     r"/metrics|/api/v1/(schema/|feeds/.*|studies/.*|cells/[^/]+/(checkpoints:(restore|moment)|packages/.*|jobs/.*/logs/.*))"
-    r"|/cells/[^/]+/at/|/admin/moments/"
+    r"|/cells/[^/]+/at/|/admin/moments/|(/api/v1/cells/[^/]+)?/services/[^/]+/[^/]+(/[^/]+)?/(plan|stop|start|restart)/?"
 )
 
 

@@ -32,12 +32,13 @@ from portal.http.thread_pools import Rank
 
 log = structlog.get_logger(__name__)
 
-# The deadline of requests that may take long: uploads of packages, bulk submissions, restores in place, and the
-# creation and deletion of study cells. `borgctl` waits for uploads for the same time.
+# The deadline of requests that may take long: uploads of packages, bulk submissions, verbs of services, restores in
+# place, and the creation and deletion of study cells. `borgctl` waits for uploads for the same time.
 LONG_S = 900.0
 _LONG = re.compile(
     r"PUT /api/v1/cells/[^/]+/packages/.*|POST /api/v1/cells/[^/]+/(jobs:bulk|checkpoints:restore(-in-place)?)/?"
-    r"|(PUT|DELETE) /api/v1/studies/.*"
+    r"|(PUT|DELETE) /api/v1/studies/.*|POST /api/v1/cells/[^/]+/services/[^/]+/[^/]+/(plan|stop|start|restart)/?"
+    r"|(GET|POST) /services/[^/]+/[^/]+/[^/]+/(stop|start|restart)/"
 )
 # These requests are long polls if they have the parameter `wait_s`.
 _WAITING = re.compile(

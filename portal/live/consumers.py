@@ -22,10 +22,10 @@ from portal.live.hub import Hub, Viewer, hub
 from portal.live.page_changes import Behind, MachinesTopic, TasksTopic, Topic
 from portal.live.watch_limits import watch_begin
 from portal.sigma.reads.jobs import job_named
-from portal.sigma.reads.names import service_named
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import cell_named
+from scheduling.services.selectors import service_named
 
 log = structlog.get_logger(__name__)
 
@@ -159,8 +159,8 @@ class ServicePage(LivePage):
 
     def topic(self, principal: Principal, **names: str) -> Topic:
         cell = cell_named(principal, names["cell"])
-        name = ServiceName(names["cell"], names["tenant"], names["service"])
-        return Behind(cell.id, service_named(principal, name).name)
+        service_named(principal, cell, names["tenant"], names["service"])
+        return Behind(cell.id, ServiceName(names["cell"], names["tenant"], names["service"]))
 
 
 class Nowhere(AsyncWebsocketConsumer):

@@ -24,6 +24,7 @@ from scheduling.cells.cell_counts import cell_counts
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.master.queue_health import queues
 from scheduling.models import Event, Job, PendingVerdict, Task
+from scheduling.services.selectors import service_at
 
 # A message with more rows costs more than reading the page again.
 MOST_ROWS = 150
@@ -158,8 +159,8 @@ class TasksTopic:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The live page of a service. When events of its jobs happen, it renders the share of the clients that each job
-    gets.
+    """The live page of a service. When events of its jobs happen, it renders their states and the share of the clients
+    that each job gets.
     """
 
     cell_id: int
@@ -167,6 +168,8 @@ class Behind:
 
     def changes(self, news: CellNews) -> TopicChanges | None:
         if news.events is None:
+            return TopicChanges(resync=True)
+        if any(event.kind == "service.set" for event in news.events):
             return TopicChanges(resync=True)
         touched = {event.job_id for event in news.events if event.job_id is not None}
         if not touched:
@@ -178,8 +181,15 @@ class Behind:
             return TopicChanges(resync=True)
         if not touched & ids:
             return None
-        answers = _render("parts/service_answers", service=service_over(self.name, jobs))
-        return TopicChanges(parts={"service-answers": answers})
+        found = service_at(jobs[0].cell, self.name.tenant, self.name.service)
+        if found is None:
+            return TopicChanges(resync=True)
+        return TopicChanges(
+            parts={
+                "service-jobs": _render("parts/service_jobs", found=found),
+                "service-answers": _render("parts/service_answers", service=service_over(self.name, jobs)),
+            }
+        )
 
     def _left(self, events: Sequence[Happened]) -> bool:
         """Return whether a job may have left the service, because the job ended or its tenant changed it."""
@@ -211,6 +221,7 @@ _NOT_OF_MACHINES = frozenset(
         "cron.skipped",
         "template.set",
         "template.deleted",
+        "service.set",
         "workflow.set",
         "workflow.ended",
         "update.started",

@@ -1,13 +1,13 @@
-"""The page where users search for jobs and services by name, and the page of one service."""
+"""The page where users search for jobs and services by name."""
 
 from __future__ import annotations
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 
-from naming.table.names import InvalidName, ServiceName
+from naming.table.names import InvalidName
 from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, rendered, tenants_of
 from portal.sigma.name_parsing import PartialName, ServicePart, read
 from portal.sigma.name_search import page_of_name
@@ -15,8 +15,6 @@ from portal.sigma.reads import names as reads
 from portal.sigma.reads.jobs import operated_jobs_visible
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Principal
-from scheduling.access import selectors
-from scheduling.journal import journal
 
 PAGE_SIZE = 50
 
@@ -60,11 +58,3 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         "zone": settings.BORG_ZONE,
     }
     return rendered(request, "sigma/names.html", context)
-
-
-@page
-def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, service: str) -> HttpResponse:
-    row = selectors.cell_named(principal, cell)
-    revision = journal.newest(row.id)  # before the rows, so that the live page receives every later change
-    found = reads.service_named(principal, ServiceName(cell, tenant, service))
-    return render(request, "sigma/service.html", {"service": found, "cell": row, "revision": revision})

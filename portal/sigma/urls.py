@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.sigma import cells, home, names, notices, sign_in, tokens
+from portal.sigma import cells, home, names, notices, services, sign_in, tokens
 from portal.sigma.history import event, past_cell
 from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update, why, workflows
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
@@ -18,6 +18,7 @@ _TENANT = "tenants/<str:tenant>/"
 _JOB = "jobs/<str:cell>/<str:tenant>/<str:name>/"
 _CRON = "cron/<str:cell>/<str:tenant>/<str:name>/"
 _TEMPLATE = "templates/<str:cell>/<str:tenant>/<str:name>/"
+_SERVICE = "services/<str:cell>/<str:tenant>/<str:service>/"
 _WORKFLOW = "workflows/<str:cell>/<str:tenant>/<str:name>/"
 
 urlpatterns = [
@@ -58,7 +59,12 @@ urlpatterns = [
     path(_WORKFLOW + "cancel/", workflows.cancel, name="workflow-cancel"),
     path(_WORKFLOW + "retry/", workflows.retry, name="workflow-retry"),
     path("names/", names.name_list, name="names"),
-    path("services/<str:cell>/<str:tenant>/<str:service>/", names.service, name="service"),
+    path("services/", services.service_list, name="services"),
+    path(_SERVICE, services.service, name="service"),
+    path(_SERVICE + "stop/", services.stop, name="service-stop"),
+    path(_SERVICE + "start/", services.start, name="service-start"),
+    path(_SERVICE + "restart/", services.restart, name="service-restart"),
+    path(_SERVICE + "forget/", services.forget, name="service-forget"),
     path("submit/", submit.submit, name="submit"),
     path("sign-in/", sign_in.sign_in, name="sign-in"),
     path("sign-in/sessions/end/", sign_in.end, name="session-end"),

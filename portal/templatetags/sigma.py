@@ -15,18 +15,19 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from portal.sigma.frame.navigation import SECTIONS, section_of
 from portal.sigma.reads.event_sentences import exit_of
 from quota.notifications.inbox import UNREAD_SHOWN, unread_count
 from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary import money as amounts
-from quota.vocabulary.resources import NAMES, describe
+from quota.vocabulary.resources import NAMES, describe, format_vector
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.jobs.health import health_of
 from scheduling.models import Job
+from scheduling.services.outcomes import ServiceState
 
 register = template.Library()
 
@@ -70,6 +71,12 @@ def ago(value: dt.datetime | None) -> SafeString | str:
 def exact(value: dt.datetime | None) -> str:
     """Return the exact time with its time zone, or a dash for None."""
     return timezone.localtime(value).strftime("%Y-%m-%d %H:%M:%S %Z") if value else "–"
+
+
+@register.filter
+def resources(vector: Sequence[int]) -> str:
+    """Format the amounts of all resources in a vector that are not 0, such as `1 core, 4 GiB of RAM`."""
+    return format_vector(vector)
 
 
 @register.filter
@@ -143,6 +150,22 @@ def state(word: str, text: str = "") -> SafeString | str:
     if not word:
         return "–"
     return format_html('<span class="tag tag-{}">{}</span>', _TONES.get(word, "plain"), text or _(word))
+
+
+# A stopped service is not in trouble, unlike a stopped update.
+_OF_SERVICES = {
+    ServiceState.HEALTHY: ("good", gettext_lazy("healthy")),
+    ServiceState.DEGRADED: ("wait", gettext_lazy("degraded")),
+    ServiceState.DOWN: ("bad", gettext_lazy("down")),
+    ServiceState.PARTLY_STOPPED: ("wait", gettext_lazy("partly stopped")),
+    ServiceState.STOPPED: ("plain", gettext_lazy("stopped")),
+}
+
+
+@register.simple_tag
+def service_state(found: ServiceState) -> SafeString:
+    """Return the state of a service as a coloured label."""
+    return format_html('<span class="tag tag-{}">{}</span>', *_OF_SERVICES[found])
 
 
 @register.simple_tag

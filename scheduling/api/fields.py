@@ -14,6 +14,7 @@ from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.states import MachineStatus, TaskState
 from scheduling.models import Update
 from scheduling.models.machines import REMOVED
+from scheduling.services.outcomes import ServiceState
 from scheduling.spec.job_spec import KINDS
 
 
@@ -42,6 +43,7 @@ NullableJobHealthField = _one_of(*(health.value for health in JobHealth), None)
 MachineStateField = _one_of(*(state.value for state in MachineStatus), REMOVED)
 UpdateStateField = _one_of(Update.OPEN, Update.DONE, Update.SUPERSEDED, Update.STOPPED, Update.ROLLED_BACK)
 JobKindField = _one_of(*KINDS.values())
+ServiceStateField = _one_of(*(state.value for state in ServiceState))
 
 
 class Texts(serializers.DictField):

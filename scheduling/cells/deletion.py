@@ -50,6 +50,7 @@ from scheduling.models import (
     Workflow,
 )
 from scheduling.models.machines import REMOVED
+from scheduling.services.stopped_rows import services_remove
 from scheduling.tasks import departures
 from scheduling.workflows.retention import all_remove
 
@@ -158,6 +159,7 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
             left = CronJob.objects.select_related("tenant").filter(cell=cell).defer("template")
             cron_jobs_remove(entry, list(left), _REASON)
             templates_remove(entry, cell, _REASON)
+            services_remove(cell)
             entry.append(events.CellDeleted(cell=name))
             suffix = f".deleted-{cell.id}"  # no other cell can have such a name: a name of a new cell has no dot
             Cell.objects.filter(pk=cell.id).update(

@@ -95,12 +95,13 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
     quota = (
         ()
         if problem is not None and problem.code == "no-band"
-        else quota_sentences(cell.name, _quota_requests(live, job_spec))
+        else quota_sentences(cell.name, quota_requests(live, job_spec))
     )
     return replace(plan_between(live, job_spec), problem=problem, guidance=fits, quota=quota)
 
 
-def _quota_requests(live: Job | None, job_spec: spec.JobSpecification) -> list[AdmissionRequest]:
+def quota_requests(live: Job | None, job_spec: spec.JobSpecification) -> list[AdmissionRequest]:
+    """Return the requests to admission control of a submission, or of an update of the live job `live`."""
     if live is not None:
         return updates.quota_requests(live, job_spec)
     tenants = Tenant.objects.filter(name=job_spec.tenant)  # an SRE may name one that does not exist

@@ -6,6 +6,7 @@ files ─► parse ─► permissions ─► chunks of ≤ 5,000 tasks ─► lo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -230,13 +231,14 @@ def jobs_submit_specs(
     specs: Sequence[spec.JobSpecification],
     binds: bool = True,
     missing: Collection[tuple[str, str]] = (),
+    dry_run: bool = False,
 ) -> list[Submission]:
     """Submit new jobs whose specs are known. Return the outcome of each job, in the order of `specs`. Rejections are
     neither explained nor recorded in the journal, because the caller may try again. The `start_after` of a job may have
     passed. `binds`: whether the jobs wait for the jobs in their `after`. `missing`: (tenant, name) of jobs for which
     they cannot wait, because these jobs were not submitted.
     """
-    return _submit(principal, cell, specs, dry_run=False, quiet=True, binds=binds, rejected=set(missing))
+    return _submit(principal, cell, specs, dry_run=dry_run, quiet=True, binds=binds, rejected=set(missing))
 
 
 def jobs_submit_for(*, cell: Cell, asked: Sequence[tuple[Principal, spec.JobSpecification]]) -> list[Submission]:
@@ -304,6 +306,20 @@ def job_kill(
         killed += len(ended)
         if len(living) < journal.CHUNK:
             return killed
+
+
+def jobs_end(entry: journal.JournalEntry, jobs: Sequence[int], *, detail: str) -> dict[int, int]:
+    """Kill jobs in the caller's transaction. Return the number of ended tasks by job id. `jobs`: the ids of the jobs.
+    `detail`: why. Ends at most `journal.CHUNK` tasks; the caller repeats the call if it ends so many.
+
+    The caller has checked the permission, and that no job lives in an alloc set that ends.
+    """
+    living = Task.objects.filter(job__in=jobs).exclude(state=TaskState.DEAD.value).order_by("id")
+    rows = list(living.values_list("id", "job_id")[: journal.CHUNK])
+    updates.updates_close(entry, jobs, "the job is being killed")
+    transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task, _ in rows])
+    counters.jobs_end_if_over(entry, jobs)
+    return Counter(job for _, job in rows)
 
 
 class _Rehearsal(Exception):

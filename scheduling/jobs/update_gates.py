@@ -136,7 +136,7 @@ def _roll_back(found: _Found) -> None:
             raise Conflict("no-open-update", "the update has ended meanwhile")
 
     try:
-        if (version := _last_good(update)) is None:
+        if (version := last_good(update)) is None:
             raise Conflict("no-good-version", "no earlier version is known to be good; update the job")
         good = undone(job, updates.spec_of(job, version), version)
         if job.priority == FREE_PRIORITY:  # perhaps by a demotion, which only a person takes back
@@ -160,7 +160,7 @@ def _roll_back(found: _Found) -> None:
                 update_end(entry, left, Update.STOPPED, f"{reason}; it was not rolled back: {problem.detail}")
 
 
-def _last_good(update: Update) -> int | None:
+def last_good(update: Update) -> int | None:
     """Return the newest version before the update to which an update of the job was finished, else the job's first
     version. Return None if PostgreSQL no longer has this version.
     """

@@ -18,6 +18,7 @@ from scheduling.models.jobs import (
     JobTemplate,
     JobTemplateVersion,
     PendingVerdict,
+    StoppedJob,
     Update,
 )
 from scheduling.models.kept import KeptAlloc

@@ -305,6 +305,30 @@ class JobCondition(models.Model):
         return f"{self.job}: {self.condition} since {self.since:%F %T}"
 
 
+class StoppedJob(models.Model):
+    """A job that ended because its service was stopped (`scheduling.services`). A start of the service submits it
+    again. It counts only while no later job of the tenant has its name.
+
+    `service`: the name of the service. `version`: the version of the spec that a start submits. `seen`: the version
+    that the job had at the stop. `at`, `by`: when the service was stopped, and by whom. The journal does not contain
+    these rows: a master does not need them.
+    """
+
+    job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="stopped")
+    service = DnsLabelField(_("service"))
+    version = models.PositiveIntegerField(_("version of the spec"))
+    seen = models.PositiveIntegerField(_("version at the stop"))
+    at = models.DateTimeField(_("stopped"))
+    by = models.CharField(_("stopped by"), max_length=200)
+
+    class Meta:
+        verbose_name = _("stopped job of a service")
+        verbose_name_plural = _("stopped jobs of services")
+
+    def __str__(self) -> str:
+        return f"{self.job} of service {self.service}, stopped {self.at:%F %T}"
+
+
 class JobNoticeReader(models.Model):
     """The revision of a cell's journal up to which tenants were notified of failed jobs and stopped updates."""
 

@@ -9,24 +9,24 @@ from collections.abc import Collection
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from scheduling.core.vocabulary.states import JobState, TaskState
-from scheduling.models import JobSpec, Task
+from scheduling.models import JobSpec, StoppedJob, Task
 
 
 def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
     """Return the versions of live jobs' specs that contain at least one of these digests and that tasks may still run.
 
     These versions are the newest version, the version before it (for an undo), and each version that a task still
-    runs.
+    runs. The version that the start of a stopped service brings back is one of them, too.
     """
+    stopped = StoppedJob.objects.filter(job=OuterRef("job"), version=OuterRef("version"))
+    live = ~Q(job__state=JobState.DEAD.value)
     followed = Task.objects.filter(job=OuterRef("job"), spec_version=OuterRef("version"))
-    return (
-        JobSpec.objects.exclude(packages={})
-        .exclude(job__state=JobState.DEAD.value)
-        .filter(
-            Q(version__gte=F("job__spec_version") - 1) | Exists(followed.exclude(state=TaskState.DEAD.value)),
-            job__cell_id=cell_id,
-            packages__has_any_keys=sorted(digests),
-        )
+    return JobSpec.objects.exclude(packages={}).filter(
+        live & Q(version__gte=F("job__spec_version") - 1)
+        | live & Exists(followed.exclude(state=TaskState.DEAD.value))
+        | Exists(stopped),
+        job__cell_id=cell_id,
+        packages__has_any_keys=sorted(digests),
     )
 
 

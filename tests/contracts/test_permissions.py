@@ -78,6 +78,7 @@ JOB = "api/v1/cells/{cell}/jobs/{tenant}/{job}/"
 TEMPLATE = "api/v1/cells/{cell}/templates/{tenant}/{name}/"
 CRON = "api/v1/cells/{cell}/cron-jobs/{tenant}/{name}/"
 WORKFLOW = "api/v1/cells/{cell}/workflows/{tenant}/{name}/"
+SERVICE = "api/v1/cells/{cell}/services/{tenant}/{service}/"
 REPACKING = "api/v1/cells/{cell}/repackings/{repacking}"
 PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
 DIGEST = "sha256:" + "0" * 64
@@ -403,6 +404,14 @@ DOORS = (
     Door("post", WORKFLOW + "cancel/", (*WRITERS, "sre"), body={}, **SEES),
     Door("post", WORKFLOW + "retry/", (*WRITERS, "sre"), 409, **SEES),  # it has not failed
     Door("put", JOB + "result/", ("sre",), 403, body=1, **SEES),  # only a task of the job may set it
+    # services: the verbs are idempotent
+    Door("get", "api/v1/cells/{cell}/services/", ALL),
+    Door("get", SERVICE, (*MEMBERS, "sre"), **SEES),
+    Door("post", SERVICE + "plan/", (*WRITERS, "sre"), body={"files": [OF_SERVICE | FILE | {"name": "w"}]}, **SEES),
+    Door("post", SERVICE + "stop/", (*WRITERS, "sre"), body={}, **SEES),
+    Door("post", SERVICE + "start/", (*WRITERS, "sre"), body={}, **SEES),
+    Door("post", SERVICE + "restart/", (*WRITERS, "sre"), body={}, **SEES),
+    Door("post", SERVICE + "forget/", (*WRITERS, "sre"), **SEES),
     # locks: operators use them, owners also end the sessions of other holders. The lock of the path is free
     Door("get", LOCKS, (*MEMBERS, "sre"), **SEES),
     Door("get", LOCKS + "files/{name}/", (*MEMBERS, "sre"), **SEES),
@@ -618,7 +627,7 @@ PAGE_PARTS = {
     "cell": "cc",
     "name": "web",
     "job": "web",
-    "service": "web",
+    "service": "front",
     "index": 0,
     "key": "none",
     "hostname": "m1",

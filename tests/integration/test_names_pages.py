@@ -196,10 +196,10 @@ def test_jobs_and_services_lead_to_each_other_and_both_are_listed(service) -> No
 
 def test_labels_that_can_be_no_name_and_alloc_sets_make_no_service(world) -> None:
     Job.objects.update(labels={"service": "Not_a_name"})
-    assert "/services/" not in shown("/names/")
+    assert "/services/cc/" not in shown("/names/")
     assert "Services</h2>" not in shown("/names/")
     Job.objects.update(labels={"service": "web"}, kind="alloc-set")
-    assert "/services/" not in shown("/names/")
+    assert "/services/cc/" not in shown("/names/")
 
 
 @pytest.mark.parametrize(

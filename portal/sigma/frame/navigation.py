@@ -37,11 +37,12 @@ SECTIONS: tuple[Section, ...] = (
         _("Jobs"),
         (
             NavigationLink("jobs", _("Jobs"), ("job", "job_events", "update", "task", "shell", "specs")),
+            NavigationLink("services", _("Services"), ("service", "service-stop", "service-start", "service-restart")),
             NavigationLink("crons", _("Cron jobs"), ("cron",)),
             NavigationLink("templates", _("Templates"), ("template",)),
             NavigationLink("workflows", _("Workflows"), ("workflow",)),
             NavigationLink("submit", _("Submit a job")),
-            NavigationLink("names", _("DNS names"), ("service",)),
+            NavigationLink("names", _("DNS names")),
             NavigationLink("packages", _("Packages")),
         ),
     ),

@@ -189,6 +189,17 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
     "cron.deleted": (gettext_lazy("cron job %(name)s was deleted"), "reason"),
     "template.set": (gettext_lazy("template %(name)s has version %(version)d"),),
     "template.deleted": (gettext_lazy("template %(name)s was deleted"), "reason"),
+    "service.set": (
+        _by(
+            "change",
+            {
+                "stopped": gettext_lazy("service %(service)s was stopped (jobs: %(jobs)d)"),
+                "started": gettext_lazy("service %(service)s was started (jobs: %(jobs)d)"),
+            },
+            gettext_lazy("the stopped jobs of service %(service)s were forgotten (jobs: %(jobs)d)"),
+        ),
+        "reason",
+    ),
     "cron.skipped": (gettext_lazy("a run of cron job %(name)s was %(outcome)s"), "detail"),
     "workflow.set": (
         _by(

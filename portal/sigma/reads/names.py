@@ -12,14 +12,12 @@ from django.db import connection
 from django.db.models import Count, QuerySet, Sum
 
 from naming.api.dns_server_status import servers
-from naming.api.selectors import jobs_of_service, service_of
+from naming.api.selectors import service_of
 from naming.api.task_endpoints import name_of, published_of, ttl_of
 from naming.api.task_loads import Busy, loads_of
 from naming.dns.primary import InvalidPeers
 from naming.table.endpoints import weight_of
 from naming.table.names import JobName, MachineName, ServiceName, TaskName, is_service
-from quota.vocabulary.errors import NotFound
-from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import CPU
 from scheduling.jobs.updates import spec_of
 from scheduling.models import Job, Task
@@ -153,15 +151,6 @@ def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> Tas
         weight=weight_of(task.index, published_of(job).weights),
         load=_load(task),
     )
-
-
-def service_named(principal: Principal, name: ServiceName) -> ServiceView:
-    """Return a service. Raises `NotFound` if it has no live job that the principal may see. Makes two queries."""
-    visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
-    jobs = jobs_of_service(name) if visible else []
-    if not jobs:
-        raise NotFound("service", name.path)
-    return service_over(name, jobs)
 
 
 def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:

@@ -28,6 +28,7 @@ _CHANGES_NO_PLACEMENT = (
     events.CronSkipped,
     events.TemplateSet,
     events.TemplateDeleted,
+    events.ServiceSet,
     events.WorkflowSet,
     events.WorkflowEnded,
     events.ShellOpened,

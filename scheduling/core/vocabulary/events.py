@@ -469,6 +469,18 @@ class TemplateDeleted(_Event, frozen=True, tag="template.deleted"):
     reason: str = ""
 
 
+class ServiceSet(_Event, frozen=True, tag="service.set"):
+    """A service was stopped or started, or its stopped jobs were forgotten. `change`: stopped, started or forgotten.
+    `jobs`: how many jobs that start together with the service are stored or removed.
+    """
+
+    service: str
+    tenant: str
+    change: str
+    jobs: int
+    reason: str = ""
+
+
 class WorkflowSet(_Event, frozen=True, tag="workflow.set"):
     """A workflow was submitted, paused, resumed, cancelled or retried. `state`: running, paused or cancelling.
     `nodes`: how many nodes its file has.
@@ -556,6 +568,7 @@ Event = (
     | CronSkipped
     | TemplateSet
     | TemplateDeleted
+    | ServiceSet
     | WorkflowSet
     | WorkflowEnded
     | ShellOpened

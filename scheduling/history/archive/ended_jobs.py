@@ -43,8 +43,8 @@ class EndedJobs(DayRange):
 
 
 # Jobs that no other row needs: a machine need not stop one of their tasks any more, no job of PostgreSQL runs in the
-# alloc set, no folder of an alloc is kept, no job waits for their end, and no record of a shell (an audit record, which
-# stays) names the job.
+# alloc set, no folder of an alloc is kept, no job waits for their end, no record of a shell (an audit record, which
+# stays) names the job, and no start of a service brings the job back.
 _FREE = """
     NOT EXISTS (SELECT FROM scheduling_departure AS d JOIN scheduling_task AS t ON t.id = d.task_id
                 WHERE t.job_id = j.id)
@@ -52,7 +52,10 @@ _FREE = """
     AND NOT EXISTS (SELECT FROM scheduling_keptalloc AS k WHERE k.job_id = j.id)
     AND NOT EXISTS (SELECT FROM scheduling_jobdependency AS w JOIN scheduling_job AS i ON i.id = w.job_id
                     WHERE w.on_id = j.id AND w.open AND i.waiting AND i.ended_at IS NULL)
-    AND NOT EXISTS (SELECT FROM scheduling_shellsession AS s WHERE s.job_id = j.id)"""
+    AND NOT EXISTS (SELECT FROM scheduling_shellsession AS s WHERE s.job_id = j.id)
+    AND NOT EXISTS (SELECT FROM scheduling_stoppedjob AS s WHERE s.job_id = j.id
+                    AND NOT EXISTS (SELECT FROM scheduling_job AS l WHERE l.cell_id = j.cell_id
+                                    AND l.tenant_id = j.tenant_id AND l.name = j.name AND l.id > j.id))"""
 # A job may have a shorter time than its cell. It is counted in whole days, too. Both sides of OR have an index.
 _OLD = f"""
     j.cell_id = %(cell)s AND j.state = 'dead' AND (j.ended_at < %(before)s OR j.ended_at IS NOT NULL
@@ -91,9 +94,12 @@ _DELETIONS = (
         f"DELETE FROM scheduling_{table} WHERE job_id = ANY(%s)"
         for table in (
             *("task", "jobspec", "update", "pendingverdict", "jobcondition", "jobdependency", "jobautoscaling"),
-            "disruptioncount",
+            *("disruptioncount", "stoppedjob"),
         )
     ),
+    # A stopped job whose name a later job has does not come back, also when the later job is only in the archive.
+    "DELETE FROM scheduling_stoppedjob AS s USING scheduling_job AS o, scheduling_job AS l WHERE o.id = s.job_id"
+    " AND l.id = ANY(%s) AND l.cell_id = o.cell_id AND l.tenant_id = o.tenant_id AND l.name = o.name AND l.id > o.id",
     "UPDATE scheduling_jobdependency SET on_id = NULL WHERE on_id = ANY(%s)",
     "DELETE FROM scheduling_job WHERE id = ANY(%s)",
 )

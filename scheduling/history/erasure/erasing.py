@@ -53,6 +53,7 @@ _ACTORS = (
     ("scheduling_cronrun", "by"),
     ("scheduling_jobtemplate", "changed_by"),
     ("scheduling_jobtemplateversion", "actor"),
+    ("scheduling_stoppedjob", "by"),
     ("scheduling_workflow", "owner_name"),
 )
 # Rows whose column `detail` may contain a name.
