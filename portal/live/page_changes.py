@@ -211,6 +211,7 @@ _NOT_OF_MACHINES = frozenset(
         "cell.lease",
         "cell.brake",
         "cell.repacking",
+        "cell.maintenance",
         "packages.held",
         "reservations.set",
         "job.rejected",

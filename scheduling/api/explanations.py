@@ -28,6 +28,9 @@ class RuledOutSerializer(serializers.Serializer[Any]):
     machines = serializers.IntegerField(help_text="Machines that this check excludes and no earlier check does.")
     wanted = serializers.IntegerField()
     largest = serializers.IntegerField(help_text="The largest free amount on one of these machines.")
+    until = serializers.FloatField(
+        help_text="With code `maintenance`: when the first window ends, in seconds since the epoch. Otherwise 0."
+    )
 
 
 class HardConstraintSerializer(serializers.Serializer[Any]):
@@ -113,13 +116,17 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     at = serializers.FloatField(
         allow_null=True,
         help_text="Expected start of the tasks (basis `booked`, `time-limits` or `run-times`), or of the gang for which"
-        " the capacity is booked (`booked-for-a-gang`), in seconds since the epoch.",
+        " the capacity is booked (`booked-for-a-gang`), or the end of the first maintenance window of a machine that"
+        " could hold the task (`maintenance`), in seconds since the epoch.",
     )
-    machines = serializers.IntegerField(help_text="Machines on which capacity is booked for a gang.")
+    machines = serializers.IntegerField(
+        help_text="Machines on which capacity is booked for a gang, or that go into maintenance."
+    )
     fills_s = serializers.FloatField(
         allow_null=True,
         help_text="A task of this class can use the booked capacity now if its `restart.on` is `never`, it has no"
-        " health check, and its `max_run_s`, `notice_s` and `leave_s` add up to at most this.",
+        " health check, and its `max_run_s`, `notice_s` and `leave_s` add up to at most this. Before a maintenance, a"
+        " task with at most this sum would end in time.",
     )
 
 

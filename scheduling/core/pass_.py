@@ -128,7 +128,10 @@ def _decide(
         bounded=_bounded(state, assignments),
     )
     # At the time of a booking, the gang starts, or a task has not ended in time and the booking changes.
+    # The later it is, the more tasks would run into a planned maintenance window.
     until = min([state.tasks.next_start(now), *(max(booking.at, now + 1.0) for booking in bookings)])
+    if sorting.maintenance is not None:
+        until = min(until, sorting.maintenance.until)
     return Decision(state, state.changes, policy, until, sorting, tables, plan)
 
 

@@ -62,7 +62,8 @@ def trial_job(job_spec: JobSpecification, indexes: Sequence[int], *, job_id: int
         requirement = job_spec.requirement_of(segments[place][2])
         tasks[requirement] = tasks.get(requirement, 0) + number
     groups = tuple(TrialGroup(requirement, number) for requirement, number in tasks.items())
-    return TrialJob(groups, job_spec.priority, job_spec.latency_sensitive, job_spec.gang, job_id)
+    run_s = job_spec.max_run_s or 0.0
+    return TrialJob(groups, job_spec.priority, job_spec.latency_sensitive, job_spec.gang, job_id, run_s)
 
 
 def request_candidates(job_spec: JobSpecification, changes: Iterable[SuggestedChange], parse: Parse) -> list[Candidate]:

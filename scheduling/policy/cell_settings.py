@@ -81,6 +81,14 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     drain_patience_s: float = 600.0
     """A task that has been down for longer than this no longer delays the drain of other tasks of its job."""
 
+    maintenance_horizon_s: float = 86400.0
+    """So many seconds before a maintenance window of a machine, tasks without a time limit prefer other machines, and
+    tasks whose time limit crosses the start of the window do not start there."""
+
+    maintenance_lead_s: float = 900.0
+    """The machines of a maintenance window are drained at least this many seconds before it starts, and earlier if the
+    disruption budgets of the jobs there need more time."""
+
     rotate_secrets_s: float = 86400.0
     """A machine's secret is replaced at this age, varied at random by up to 20 %; 0: only on request."""
 

@@ -86,6 +86,7 @@ class Settings:
             scorer=self.cell.scorer,
             batch_in_prod_by_reservation=self.cell.batch_in_prod_by_reservation,
             crashed_pair_s=self.cell.crashed_pair_s,
+            maintenance_horizon_s=self.cell.maintenance_horizon_s,
             max_assignments=self.placed_at_once,
         )
 

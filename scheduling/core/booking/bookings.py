@@ -28,6 +28,7 @@ from scheduling.core.booking.earliest_fit import Sums, Wanted, choose, earliest_
 from scheduling.core.booking.run_ends import MARGIN_S, Occupants, occupants_of
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.counts import count_on_each
+from scheduling.core.placing.closed_machines import crossing, run_limit_s
 from scheduling.core.placing.equivalence_classes import GroupedQueue
 from scheduling.core.placing.queue import MOST_GANGS
 from scheduling.core.vocabulary.kernel_arrays import UNBOOKED, Bools, Ints, Ints32, MachineArrays, Tables
@@ -38,6 +39,8 @@ from scheduling.core.vocabulary.policy import Policy
 FARTHEST_S = 86_400.0
 # Largest number of gangs of a pass for which the time of a start is computed, also in vain.
 MOST_TRIES = 2 * MOST_GANGS
+# So often, machines with maintenance windows are left out and the start of a gang is computed again.
+_MOST_WINDOWS = 8
 
 
 def machines_booked(state: CellState, bookings: Iterable[Booking]) -> frozenset[int]:
@@ -92,7 +95,8 @@ class BookingMaker:
         free = tables.bookings.extra[:made, :, 0] == UNBOOKED
         wanted = wanted._replace(allowed=wanted.allowed & free.all(axis=0))
         there = occupants_of(self._state, sorting, tables, until, self._now)
-        fit = fit_at(self._state, tables, wanted, int(sorting.ceiling[sorting.of_task[first]]), there)
+        ceiling = int(sorting.ceiling[sorting.of_task[first]])
+        fit = fit_between_windows(self._state, tables, wanted, ceiling, there, sorting, run_limit_s(job))
         if not self._now <= fit.at <= self._now + FARTHEST_S:
             return
         self._bands.add(band)
@@ -207,6 +211,32 @@ def fit_at(state: CellState, tables: Tables, wanted: Wanted, ceiling: int, there
         if choose(wanted, sums, order, taken) < wanted.number:
             at = math.inf  # racks that belong to several power domains
     return Fit(at, taken, left)
+
+
+def fit_between_windows(
+    state: CellState,
+    tables: Tables,
+    wanted: Wanted,
+    ceiling: int,
+    there: Occupants,
+    sorting: GroupedQueue,
+    run_s: float,
+) -> Fit:
+    """Return the same as `fit_at`, without machines on which a maintenance window would interrupt the tasks. `run_s`:
+    the time limit of the wanted tasks; 0 if they have none.
+    """
+    fit = fit_at(state, tables, wanted, ceiling, there)
+    if sorting.maintenance is None:
+        return fit
+    for _ in range(_MOST_WINDOWS):
+        if not math.isfinite(fit.at):
+            return fit
+        closed = crossing(sorting.maintenance.planned, fit.at, run_s)[tables.machines.slot]
+        if not (closed & (fit.taken > 0)).any():
+            return fit
+        wanted = wanted._replace(allowed=wanted.allowed & ~closed)
+        fit = fit_at(state, tables, wanted, ceiling, there)
+    return fit._replace(at=math.inf)
 
 
 def _copy(machines: MachineArrays) -> MachineArrays:

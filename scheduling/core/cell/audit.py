@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
+from scheduling.core.cell.calendar import Calendar
 from scheduling.core.cell.machines import MachineTable
 from scheduling.core.cell.tasks import PENDING, RUNNING, TaskTable
 from scheduling.core.kernels.devices import WHOLE
@@ -24,6 +25,7 @@ class Audited(Protocol):
     tasks: TaskTable
     departed: dict[tuple[int, int], tuple[int, tuple[int, ...]]]
     crashed: dict[int, dict[int, float]]
+    calendar: Calendar
 
 
 def tasks_on(state: Audited, machine: int) -> Iterator[int]:

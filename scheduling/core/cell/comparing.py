@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from scheduling.core.cell.audit import Audited
@@ -36,7 +37,14 @@ def content(
     left out, because they can be computed from the rest.
     """
     machines, tasks = state.machines, state.tasks
-    result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
+    result: dict[str, dict[Any, Any]] = {
+        "machine": {},
+        "job": {},
+        "task": {},
+        "departure": {},
+        "crash": {},
+        "window": {},
+    }
     wanted = machines.slot.keys() - machines_left_out
     installed = machines.installed.by_slot() if wanted else {}
     for machine_id in sorted(wanted):
@@ -79,6 +87,8 @@ def content(
     for identity, pairs in state.crashed.items():
         for machine_id, when in pairs.items():
             result["crash"][identity, machine_id] = round(when, 3)
+    for number, window in state.calendar.windows.items():
+        result["window"][number] = msgspec.structs.asdict(window)
     return result
 
 

@@ -3,9 +3,9 @@
     journal, or synthetic events made from rows ─► apply(event) ─► MachineTable, TaskTable ─► schedule_pass
 
 **These synthetic events rebuild a state** (`scheduling.master.snapshot` creates them): one `MachineSet` per machine
-with its present state; one `PackagesHeld` for all installed packages; one `JobSubmitted` per live job, and per ended
-job with tasks that are still being stopped on a machine, with the present requirements of all its tasks; then for each
-task, in this order:
+with its present state; one `PackagesHeld` for all installed packages; one `MaintenanceSet` per open maintenance window;
+one `JobSubmitted` per live job, and per ended job with tasks that are still being stopped on a machine, with the
+present requirements of all its tasks; then for each task, in this order:
 
 * for each pair of task and machine that crashed: `TaskPlaced` there and `TaskEvicted(avoid=True, gone=True)`,
   at the time of the crash;
@@ -31,6 +31,7 @@ import numpy as np
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.resources import PORTS, SIZE
 from scheduling.core.cell import audit, comparing
+from scheduling.core.cell.calendar import Calendar
 from scheduling.core.cell.machines import STATUS_CODES
 from scheduling.core.cell.sums import MachineSums
 from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob
@@ -64,12 +65,14 @@ class CellState(MachineSums):
         self.departed: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
         # task id -> {machine id: when it crashed there, seconds since the epoch}
         self.crashed: dict[int, dict[int, float]] = {}
+        self.calendar = Calendar()
         self._rule = Policy(bands=DEFAULT_BANDS)
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             events.MachineSet: self._machine_set,
             events.MachineState: self._machine_state,
             events.MachineRemoved: self._machine_removed,
             events.PackagesHeld: self._packages_held,
+            events.MaintenanceSet: self._maintenance_set,
             events.JobSubmitted: self._job_submitted,
             events.JobChanged: self._job_changed,
             events.JobReleased: self._job_released,
@@ -244,6 +247,9 @@ class CellState(MachineSums):
             for digest, ids in detail.items():
                 slots = [machines.slot[machine] for machine in ids if machine in machines.slot]
                 change(digest, np.array(slots, dtype=np.int64))
+
+    def _maintenance_set(self, event: events.MaintenanceSet, time: float) -> None:
+        self.calendar.set(event)
 
     # --- jobs
 

@@ -36,6 +36,7 @@ from scheduling.core.explaining.unplaced_tasks import (
     smallest_gang,
 )
 from scheduling.core.kernels.placement import NOT_TRIED
+from scheduling.core.placing.closed_machines import START_S
 from scheduling.core.placing.equivalence_classes import GroupedQueue, rounded_down
 from scheduling.core.vocabulary.kernel_arrays import UNBOOKED, Bools, Groups, Ints, Ints32, Tables
 from scheduling.core.vocabulary.plan import Booking
@@ -139,7 +140,7 @@ class Explainer:
         }
         if due:
             if self._examining is None:
-                self._examining = Judge(state, tables), TenantsAhead(waiting, sorting.jobs)
+                self._examining = Judge(state, tables, sorting.maintenance), TenantsAhead(waiting, sorting.jobs)
             judge, tenants = self._examining
             times = FitTimes(state, sorting, tables, now, self.seen)
             shared = _Pass(sorting, tables.groups, waiting, tenants, now, crashed_pair_s, tables, bookings, times)
@@ -248,6 +249,8 @@ class Explainer:
         if code == ReasonCode.CRASHED_PAIR:
             left_s = _back_off(judged, shared, group)
             return ExpectedStart(Basis.CRASH_BACK_OFF, 0.0, round(left_s, 1))
+        if code == ReasonCode.MAINTENANCE:
+            return _after_maintenance(judged, shared)
         if code == ReasonCode.BOOKED and not gang:
             return _behind_booking(judged, shared, group)
         forecast = self._forecast(judged, shared, position, code, gang)
@@ -332,6 +335,26 @@ def _behind_booking(judged: Judgement, shared: _Pass, group: int) -> ExpectedSta
     fills_s = math.floor((rounded_down(within_s) if shared.sorting.rounded else within_s) - ADVICE_SLACK_S)
     return ExpectedStart(
         Basis.BOOKED_FOR_A_GANG, at=last.at, machines=len(last.on), fills_s=float(fills_s) if fills_s > 0 else None
+    )
+
+
+def _after_maintenance(judged: Judgement, shared: _Pass) -> ExpectedStart:
+    """Return when the first maintenance window of a machine that could hold the task ends, and how short a task must be
+    to end before the windows that are planned.
+    """
+    windows, maintenance = judged.in_maintenance(), judged.maintenance
+    assert maintenance is not None  # it is the main reason
+    able = windows & judged.able
+    windows = able if able.any() else windows
+    at = float(maintenance.ends[windows].min())
+    begins = maintenance.begins[windows]
+    latest = begins[np.isfinite(begins)].max(initial=0.0)
+    fills_s = math.floor(latest - shared.now - START_S - ADVICE_SLACK_S)
+    return ExpectedStart(
+        Basis.MAINTENANCE,
+        at=at,
+        machines=int(np.count_nonzero(windows)),
+        fills_s=float(fills_s) if fills_s > 0 else None,
     )
 
 

@@ -8,11 +8,12 @@ import math
 
 import numpy as np
 
-from scheduling.core.booking.bookings import fit_at, wanted_of
+from scheduling.core.booking.bookings import fit_between_windows, wanted_of
 from scheduling.core.booking.run_ends import Occupants, occupants_of
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.forecast import Ends
 from scheduling.core.kernels.placement import HELD_BACK, NOT_TRIED
+from scheduling.core.placing.closed_machines import run_limit_s
 from scheduling.core.placing.equivalence_classes import GroupedQueue
 from scheduling.core.vocabulary.kernel_arrays import Tables
 
@@ -73,7 +74,9 @@ class FitTimes:
         wanted = wanted_of(self._tables, of, job, number)
         if wanted is None:
             return math.inf
-        at = fit_at(self._state, self._tables, wanted, int(sorting.ceiling[group]), there).at
+        run_s = run_limit_s(sorting.jobs[job])
+        ceiling = int(sorting.ceiling[group])
+        at = fit_between_windows(self._state, self._tables, wanted, ceiling, there, sorting, run_s).at
         return at if at >= self._now else math.inf
 
 

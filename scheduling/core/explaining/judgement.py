@@ -21,7 +21,8 @@ from scheduling.core.kernels.obstacles import (
     device_room,
     judge,
 )
-from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32, Judged, Tables
+from scheduling.core.placing.closed_machines import ClosedMachines
+from scheduling.core.vocabulary.kernel_arrays import Bools, Floats, Ints, Ints32, Judged, Tables
 from scheduling.core.vocabulary.reasons import WHOLE_CORES, Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
 from scheduling.core.vocabulary.requirement import Constraint, Requirement, spelled
 
@@ -34,9 +35,24 @@ _LEADING = (
     (ReasonCode.BOOKED,),
     (ReasonCode.GANG,),
     (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR, ReasonCode.CORES),
+    (ReasonCode.MAINTENANCE,),
     (ReasonCode.MACHINE_STATE,),
     (ReasonCode.CONSTRAINT,),
 )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Maintenance:
+    """The maintenance windows that exclude machines. All arrays list the machines in the order of `Judgement.order`.
+
+    `excludes` [N]: whether a window closes the machine to the task, or its drain for a window does. `ends` [N]: when
+    the last window that excludes the machine ends, in seconds since the epoch; 0 if none does. `begins` [N]: when the
+    first planned window of the machine begins; inf if it has none, or is not up.
+    """
+
+    excludes: Bools
+    ends: Floats
+    begins: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +79,7 @@ class Judgement:
     cores: int  # as in `Groups`
     largest: Ints  # [R] the largest capacity of a machine
     closest_open: int  # position of the machine that is closest to fitting the task, of those that are open; -1 none
+    maintenance: Maintenance | None  # None: the cell has no maintenance windows
 
     @property
     def never(self) -> bool:
@@ -129,7 +146,12 @@ class Judgement:
             RuledOut(ReasonCode.CONSTRAINT, spelled(constraint), fell[1 + number])
             for number, constraint in enumerate(self.demands)
         ]
-        found.append(RuledOut(ReasonCode.MACHINE_STATE, "", fell[1 + len(self.demands)]))
+        windows = self.in_maintenance()
+        closed = int(np.count_nonzero(windows))
+        found.append(RuledOut(ReasonCode.MACHINE_STATE, "", fell[1 + len(self.demands)] - closed))
+        if closed and self.maintenance is not None:
+            until = float(self.maintenance.ends[windows].min())
+            found.append(RuledOut(ReasonCode.MAINTENANCE, "", closed, until=until))
         for r in range(self.axis):
             found.append(
                 RuledOut(
@@ -150,6 +172,13 @@ class Judgement:
         # One task would fit. What is pending nevertheless starts together or not at all.
         found.append(RuledOut(ReasonCode.GANG, "", fell[0] - booked))
         return tuple(one for one in found if one.machines)
+
+    def in_maintenance(self) -> Bools:
+        """Return N booleans: whether a maintenance window is the first reason that excludes the machine."""
+        if self.maintenance is None:
+            return np.zeros(len(self.order), dtype=np.bool_)
+        result: Bools = self.maintenance.excludes & (self.judged.first == len(self.demands))
+        return result
 
     def nearest(self) -> Nearest | None:
         """Return the machine on which the least is missing for the task. Only machines that are up are compared. Among
@@ -213,14 +242,16 @@ class Judge:
     the same arrays again.
     """
 
-    def __init__(self, state: CellState, tables: Tables) -> None:
+    def __init__(self, state: CellState, tables: Tables, closing: ClosedMachines | None = None) -> None:
         machines = tables.machines
         number = len(machines.slot)
-        self._state, self._tables = state, tables
+        self._state, self._tables, self._closing = state, tables, closing
+        covered, ends = state.calendar.drained(state.machines)
+        self._drained = covered[machines.slot], ends[machines.slot]
         self._capacity: Ints = np.ascontiguousarray(machines.capacity.T)
         self._largest: Ints = self._capacity.max(axis=1, initial=0)
         self._spare: Ints | None = None
-        self._failing: dict[tuple[Constraint, ...], tuple[Ints32, Ints32, Ints]] = {}
+        self._failing: dict[tuple[tuple[Constraint, ...], int], tuple[Ints32, Ints32, Ints]] = {}
         self._cores: dict[tuple[int, int], tuple[Bools, Ints32]] = {}
         self._scratch = Judged(
             constraints=0,
@@ -245,13 +276,16 @@ class Judge:
         `requirement`: what each task of the group requests.
         """
         tables, machines, groups = self._tables, self._tables.machines, self._tables.groups
+        closed = 0 if self._closing is None else int(self._closing.closed[g])
+        if closed and self._closing is not None:
+            machines = machines._replace(up=machines.up & ~self._closing.planned.covered(closed)[machines.slot])
         left, direct = tables.levels.left[groups.level[g]], tables.levels.left[groups.direct[g]]
         if want := requirement.limit[ACCELERATORS]:
             left, direct = left.copy(), direct.copy()
             device_room(machines, tables.running, want, int(groups.ceiling[g]), left[ACCELERATORS])
             device_room(machines, tables.running, want, 0, direct[ACCELERATORS])
         demands = tuple(constraint for constraint in requirement.constraints if constraint.hard)
-        excluded, failures, fell = self._excluded(demands)
+        excluded, failures, fell = self._excluded(demands, machines.up, closed)
         obstacles = len(demands) + self._state.axis + 6
         judged = self._scratch._replace(
             constraints=len(demands),
@@ -285,29 +319,48 @@ class Judge:
             cores,
             self._largest,
             closest,
+            self._maintenance(closed),
         )
 
-    def _excluded(self, demands: tuple[Constraint, ...]) -> tuple[Ints32, Ints32, Ints]:
-        """Return three arrays about the hard constraints `demands`.
+    def _maintenance(self, closed: int) -> Maintenance | None:
+        """Return the windows that exclude machines. `closed`: how many of the planned windows do, the first ones."""
+        if not self._state.calendar.windows:
+            return None
+        slot, up = self._tables.machines.slot, self._tables.machines.up
+        covered, until = self._drained
+        drained: Bools = covered & ~up
+        ends: Floats = np.where(drained, until, 0.0)
+        begins: Floats = np.full(len(slot), np.inf)
+        if self._closing is not None:
+            planned = self._closing.planned
+            covers = planned.covers[:, slot]
+            begins = np.where(covers & up, planned.starts[:, None], np.inf).min(axis=0, initial=np.inf)
+            last = np.where(covers[:closed], planned.ends[:closed, None], 0.0).max(axis=0, initial=0.0)
+            ends = np.maximum(ends, last)
+        return Maintenance(ends > 0.0, ends, begins)
+
+    def _excluded(self, demands: tuple[Constraint, ...], up: Bools, closed: int) -> tuple[Ints32, Ints32, Ints]:
+        """Return three arrays about the hard constraints `demands`. `up` [P]: which machines may receive tasks.
+        `closed`: how many maintenance windows `up` considers.
 
         The first contains one obstacle per machine, as a code of `Judged`: the first constraint that the machine does
         not satisfy. If it satisfies all of them, the code says that the machine is not up, or is -1 if it is up. The
         second contains the number of constraints that fail on each machine. The third counts how often each obstacle
         occurs in the first.
         """
-        if demands not in self._failing:
+        if (demands, closed) not in self._failing:
             if len(self._failing) >= _MOST_FAILING:
                 self._failing.clear()
             machines = self._tables.machines
-            excluded: Ints32 = np.where(machines.up, -1, len(demands)).astype(np.int32)
+            excluded: Ints32 = np.where(up, -1, len(demands)).astype(np.int32)
             failures: Ints32 = np.zeros(len(machines.slot), dtype=np.int32)
             for index, constraint in reversed(list(enumerate(demands))):
                 fails = ~self._state.machines.attributes.mask(constraint)[machines.slot]
                 excluded[fails] = index
                 failures += fails
             fell = np.bincount(excluded + 1, minlength=len(demands) + 2)[1:]
-            self._failing[demands] = excluded, failures, fell
-        return self._failing[demands]
+            self._failing[demands, closed] = excluded, failures, fell
+        return self._failing[demands, closed]
 
     def _cores_of(self, cores: int, ceiling: int) -> tuple[Bools, Ints32]:
         """Return two arrays over the machines for tasks that ask for `cores` whole cores and may preempt priorities

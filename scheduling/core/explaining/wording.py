@@ -110,6 +110,11 @@ def format_fit(shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), wor
     return _Wording(words, tuple(extra), {}).fit(shapes, tasks)
 
 
+def _format_time(seconds: float) -> str:
+    """Return a time, given in seconds since the epoch, as text in UTC."""
+    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 class _Wording:
     def __init__(self, words: Words, extra: tuple[str, ...], hostnames: Mapping[int, str]) -> None:
         self._, self.ngettext = words.gettext, words.ngettext
@@ -162,6 +167,14 @@ class _Wording:
             return [self._("No machine of the cell could hold one of these tasks, even if it were empty.")]
         if self.crashed(why):
             return [self._("Look at the log of the task, and correct the cause of its crashes.")]
+        if why.expected is not None and why.expected.basis is Basis.MAINTENANCE:
+            if why.expected.fills_s is None:
+                return [self._("The job waits until the maintenance has ended.")]
+            text = self._(
+                "A task whose max_run_s, notice_s and leave_s are together at most %s would end before the maintenance,"
+                " and may start now."
+            )
+            return [text % f"{why.expected.fills_s:.0f}"]
         if why.expected is not None and why.expected.fills_s is not None:
             text = self._(
                 "A task would use this capacity before the gang starts if its restart policy is 'never', it has no"
@@ -228,12 +241,16 @@ class _Wording:
             "wanted": self.quantity(one.subject, one.wanted),
             "amount": self.amount(one.subject, one.wanted),
             "most": self.quantity(one.subject, one.largest),
+            "until": _format_time(one.until),
         }
         texts = {
             ReasonCode.NO_MACHINES: self._("the cell has no machine"),
             ReasonCode.NO_SUCH_RESOURCE: self._("no machine of the cell has any %(subject)s"),
             ReasonCode.CONSTRAINT: self._("%(machines)s without %(subject)s"),
             ReasonCode.MACHINE_STATE: self._("%(machines)s not up"),
+            ReasonCode.MAINTENANCE: self._(
+                "%(machines)s in maintenance, or that would go into maintenance before the task ends (until %(until)s)"
+            ),
             ReasonCode.RESOURCE: self._("%(machines)s with less than %(amount)s free (at most %(most)s)"),
             ReasonCode.PORTS: self._("%(machines)s with less than %(wanted)s free (at most %(most)s)"),
             ReasonCode.MAX_PER_MACHINE: self._(
@@ -335,8 +352,7 @@ class _Wording:
 
     def starts_at(self, expected: ExpectedStart) -> str:
         """Return a sentence about a start that follows from bookings, time limits or measured run times."""
-        at = dt.datetime.fromtimestamp(expected.at or 0.0, dt.UTC)
-        given = {"at": f"{at:%Y-%m-%d %H:%M:%S} UTC", "machines": self.machines(expected.machines)}
+        given = {"at": _format_time(expected.at or 0.0), "machines": self.machines(expected.machines)}
         texts = {
             Basis.BOOKED: self._(
                 "The tasks are expected to start together at %(at)s or earlier, when the tasks that use their capacity"
@@ -356,6 +372,9 @@ class _Wording:
             ),
             Basis.NO_TIME_LIMITS: self._(
                 "The start time cannot be known: no end is known of tasks that use the capacity."
+            ),
+            Basis.MAINTENANCE: self._(
+                "The first maintenance of machines that could hold the task ends at %(at)s. It concerns %(machines)s."
             ),
             Basis.BEHIND_OTHERS: self._("The start time cannot be known: other pending tasks come first."),
         }

@@ -4,7 +4,7 @@ A *group* is an equivalence class in one pass. Tasks are in the same group if th
 in the same way (by limit or by reservation), and may preempt the same priorities. A job that limits its tasks per
 machine, rack or power domain shares no group with other jobs. A task that crashed recently is alone in its group.
 While a gang is pending, gangs and other tasks are in different groups, and so are tasks with different time limits,
-because short tasks may use booked capacity.
+because short tasks may use booked capacity. Tasks that different maintenance windows concern are in different groups.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import LiveJob
+from scheduling.core.placing.closed_machines import ClosedMachines, concerns_of, run_limit_s
 from scheduling.core.vocabulary.kernel_arrays import Floats, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.preemption_rule import preemption_ceiling
@@ -55,6 +56,7 @@ class GroupedQueue:
     ends_within_s: Floats  # this long after its start, each run has ended; 0: not known, or no gang is pending
     gang: NDArray[np.bool_]  # its tasks are those of gangs
     rounded: bool  # `ends_within_s` is rounded up
+    maintenance: ClosedMachines | None = None  # None: no maintenance window is planned
 
     @property
     def levels(self) -> list[Level]:
@@ -99,6 +101,12 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
         within_s, rounded = _time_limits(tasks.job_ends_within_s[job_slot])
         limits, which_limit = np.unique(within_s, return_inverse=True)
         keys = (keys * len(limits) + which_limit) * 2 + gang
+    concerns = None
+    if state.calendar.windows:
+        run_s = np.array([run_limit_s(one) if one is not None else 0.0 for one in jobs], dtype=np.float64)
+        concerns = concerns_of(state, policy, run_s, job, now)
+    if concerns is not None:
+        keys = keys * (int(concerns.key.max(initial=0)) + 1) + concerns.key
     if not policy.search.classes:
         keys = np.arange(len(slots))
     elif alone:
@@ -121,6 +129,7 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
         ends_within_s=within_s[first],
         gang=gang[first],
         rounded=rounded,
+        maintenance=concerns.of_groups(first) if concerns is not None else None,
     )
 
 

@@ -16,6 +16,7 @@ from scheduling.core.kernels.counts import count_all
 from scheduling.core.kernels.filters import BLOCK
 from scheduling.core.kernels.scorers import PACKINGS, PARTS, RUNNERS
 from scheduling.core.kernels.victims import NO_BUDGET
+from scheduling.core.placing.closed_machines import AVOIDED
 from scheduling.core.placing.device_demand import typical_tasks
 from scheduling.core.placing.equivalence_classes import GroupedQueue, Level
 from scheduling.core.placing.pass_cache import PassCache
@@ -42,6 +43,8 @@ from scheduling.core.vocabulary.kernel_arrays import (
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
 
+# Constraints, and how many maintenance windows count like a further one.
+Demand = tuple[tuple[Constraint, ...], int]
 # Largest number of bookings of one pass: each is for the first gang that does not fit in its band.
 MOST_BOOKINGS = 2
 
@@ -302,13 +305,16 @@ def _groups(
     number = len(sorting.requirements)
     demands = [tuple(c for c in r.constraints if c.hard) for r in sorting.requirements]
     wishes = [tuple(c for c in r.constraints if not c.hard) for r in sorting.requirements]
-    hard, soft = _rows(demands), _rows([wish for wish in wishes if wish])
+    closed, avoided = _windows(sorting)
+    demanded = list(zip(demands, closed, strict=True))
+    wished = [(wish, far if far > near else 0) for wish, far, near in zip(wishes, avoided, closed, strict=True)]
+    hard, soft = _rows(demanded), _rows([one for one in wished if any(one)])
     packages = [requirement.packages for requirement in sorting.requirements]
     named = {distinct: row for row, distinct in enumerate(dict.fromkeys(filter(None, packages)))}
     present = [memory.present(distinct) for distinct in named]
     near_from, near_to = _spans([there for _, there in present])
-    avoided = [sorting.avoid.get(g, ()) for g in range(number)]
-    avoid_from, avoid_to = _spans(avoided)
+    crashed = [sorting.avoid.get(g, ()) for g in range(number)]
+    avoid_from, avoid_to = _spans(crashed)
     machines = len(memory.machines.slot)
     bounds = sorting.bounds
     levels = list(zip(sorting.ceiling.tolist(), sorting.by_limit.tolist(), strict=True))
@@ -320,17 +326,17 @@ def _groups(
         ceiling=sorting.ceiling,
         direct=np.array([rows[0, by_limit] for _, by_limit in levels], dtype=np.int32),
         level=np.array([rows[level] for level in levels], dtype=np.int32),
-        hard=np.array([hard[demand] for demand in demands], dtype=np.int32),
-        soft=np.array([soft.get(wish, -1) for wish in wishes], dtype=np.int32),
+        hard=np.array([hard[demand] for demand in demanded], dtype=np.int32),
+        soft=np.array([soft.get(wish, -1) for wish in wished], dtype=np.int32),
         max_machine=np.ascontiguousarray(bounds[:, 0]),
         max_rack=np.ascontiguousarray(bounds[:, 1]),
         max_power=np.ascontiguousarray(bounds[:, 2]),
         job=sorting.own_job,
         avoid_from=avoid_from,
         avoid_to=avoid_to,
-        avoid=memory.position[[slot for own in avoided for slot in own]],
-        allowed=np.array([memory.allowed(d) for d in hard], dtype=np.bool_).reshape(len(hard), machines),
-        liking=np.array([memory.liking(w) for w in soft], dtype=np.float64).reshape(len(soft), machines),
+        avoid=memory.position[[slot for own in crashed for slot in own]],
+        allowed=np.array([_allowed(memory, sorting, *d) for d in hard], dtype=np.bool_).reshape(len(hard), machines),
+        liking=np.array([_liking(memory, sorting, *w) for w in soft], dtype=np.float64).reshape(len(soft), machines),
         start=start,
         cores=sorting.cores,
         packages=np.array([named.get(own, -1) for own in packages], dtype=np.int32),
@@ -344,11 +350,43 @@ def _groups(
     )
 
 
+def _windows(sorting: GroupedQueue) -> tuple[list[int], list[int]]:
+    """Return how many planned maintenance windows close machines to each group, and how many each group avoids."""
+    concerns = sorting.maintenance
+    if concerns is None:
+        none = [0] * len(sorting.requirements)
+        return none, none
+    return concerns.closed.tolist(), concerns.avoided.tolist()
+
+
+def _allowed(memory: PassCache, sorting: GroupedQueue, demands: tuple[Constraint, ...], closed: int) -> Bools:
+    """Return an array [P]: whether each machine satisfies the hard constraints `demands`, and is in none of the first
+    `closed` maintenance windows.
+    """
+    allowed = memory.allowed(demands)
+    if not closed:
+        return allowed
+    assert sorting.maintenance is not None
+    result: Bools = allowed & ~sorting.maintenance.planned.covered(closed)[memory.machines.slot]
+    return result
+
+
+def _liking(memory: PassCache, sorting: GroupedQueue, wishes: tuple[Constraint, ...], avoided: int) -> Floats:
+    """Return an array [P]: the share of the soft constraints `wishes` that each machine satisfies. It is lower by
+    `AVOIDED` for machines in one of the first `avoided` maintenance windows.
+    """
+    liking = memory.liking(wishes)
+    if not avoided:
+        return liking
+    assert sorting.maintenance is not None
+    return liking - AVOIDED * sorting.maintenance.planned.covered(avoided)[memory.machines.slot]
+
+
 def _spans(parts: Sequence[Collection[object]]) -> tuple[Ints32, Ints32]:
     """Return where each of `parts` begins and ends in an array that contains all of them, one after the other."""
     bounds = np.array([0, *accumulate(map(len, parts))], dtype=np.int32)
     return bounds[:-1], bounds[1:]
 
 
-def _rows(constraints: list[tuple[Constraint, ...]]) -> dict[tuple[Constraint, ...], int]:
-    return {distinct: row for row, distinct in enumerate(dict.fromkeys(constraints))}
+def _rows(demands: list[Demand]) -> dict[Demand, int]:
+    return {distinct: row for row, distinct in enumerate(dict.fromkeys(demands))}

@@ -17,6 +17,7 @@ import numpy as np
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import LiveJob
 from scheduling.core.kernels.placement import place
+from scheduling.core.placing.closed_machines import concerns_of
 from scheduling.core.placing.equivalence_classes import GroupedQueue
 from scheduling.core.placing.kernel_input import tables_of
 from scheduling.core.placing.pass_cache import PassCache
@@ -107,6 +108,7 @@ class Trial:
         own = state.tasks.jobs.get(job.job_id) if job.job_id else None
         avoided = self._avoided(job.job_id, now)
         sensitive = cores and job.latency_sensitive
+        concerns = concerns_of(state, self.policy, np.array([job.run_s]), np.zeros(number, dtype=np.int64), now)
         return GroupedQueue(
             slots=np.zeros(len(of_task), dtype=np.int64),
             of_task=of_task,
@@ -124,6 +126,7 @@ class Trial:
             ends_within_s=np.zeros(number),
             gang=np.full(number, job.gang, dtype=np.bool_),
             rounded=False,
+            maintenance=concerns.of_groups(np.arange(number)) if concerns is not None else None,
         )
 
     def _avoided(self, job_id: int, now: float) -> tuple[int, ...]:

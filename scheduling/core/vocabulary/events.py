@@ -105,6 +105,25 @@ class RepackingSet(_Event, frozen=True, tag="cell.repacking"):
     detail: str = ""
 
 
+class MaintenanceSet(_Event, frozen=True, tag="cell.maintenance"):
+    """A maintenance window of the cell was written or changed, or has another state. The event contains all facts about
+    the window.
+
+    `state`: `planned`, `draining` (its machines are being drained, or are empty), `ended` or `cancelled`. `starts_at`,
+    `ends_at`: in seconds since the epoch. The window covers the `machines` (hostnames), or all machines of the `rack`
+    or of the `power_domain`.
+    """
+
+    window: int
+    state: str
+    starts_at: float
+    ends_at: float
+    machines: tuple[str, ...] = ()
+    rack: str = ""
+    power_domain: str = ""
+    reason: str = ""
+
+
 class MachineSet(_Event, frozen=True, tag="machine.set"):
     """A machine joined the cell, or facts about the machine changed. The event contains all facts about the machine."""
 
@@ -536,6 +555,7 @@ Event = (
     | LeaseTaken
     | BrakeSet
     | RepackingSet
+    | MaintenanceSet
     | MachineSet
     | MachineState
     | MachineRemoved

@@ -85,6 +85,10 @@ class Policy:
     crashed_pair_s: float = 600.0
     """How long a task is kept off a machine it crashed on (§4), seconds."""
 
+    maintenance_horizon_s: float = 86_400.0
+    """So long before a maintenance window of a machine, tasks without a time limit prefer other machines, and a task
+    whose time limit crosses the start of the window does not start there, seconds."""
+
     workload: Workload = ""
     """The workload that the pass places if a cell has several schedulers (§3.4): service, batch, or all."""
 

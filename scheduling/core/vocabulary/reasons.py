@@ -19,6 +19,7 @@ class ReasonCode(StrEnum):
     NO_SUCH_RESOURCE = "no-such-resource"  # no machine has a resource that the task asks for
     CONSTRAINT = "constraint"  # a machine attribute does not satisfy a hard constraint; `subject` names it
     MACHINE_STATE = "machine-state"  # the machine is draining or down
+    MAINTENANCE = "maintenance"  # a maintenance window of the machine has begun, or would interrupt the task
     RESOURCE = "resource"  # less is free than the limit, even after preemption; `subject` names the resource
     PORTS = "ports"  # too few ports are free
     MAX_PER_MACHINE = "max-per-machine"  # the machine has as many tasks of the job as `spread` allows
@@ -55,6 +56,7 @@ class Basis(StrEnum):
     RUN_TIMES = "run-times"  # when tasks have run as long as earlier tasks of their jobs: an estimate
     NO_TIME_LIMITS = "no-time-limits"  # no end is known of tasks that use the capacity
     BOOKED_FOR_A_GANG = "booked-for-a-gang"  # the capacity is kept free for a gang until `at`
+    MAINTENANCE = "maintenance"  # when the first maintenance window of a machine that could hold the task ends
     BEHIND_OTHERS = "behind-others"  # other pending tasks come first
 
 
@@ -63,6 +65,7 @@ class RuledOut(msgspec.Struct, frozen=True):
     counted. `subject`: the name of the resource or the text of the constraint that causes this.
 
     `wanted`: the requested amount of the resource. `largest`: the largest free amount on one of these machines.
+    `until`: when the first of the maintenance windows that exclude the machines ends, in seconds since the epoch.
     """
 
     code: ReasonCode
@@ -70,6 +73,7 @@ class RuledOut(msgspec.Struct, frozen=True):
     machines: int
     wanted: int = 0
     largest: int = 0
+    until: float = 0.0
 
 
 class SuggestedChange(msgspec.Struct, frozen=True):
@@ -162,8 +166,9 @@ class ExpectedStart(msgspec.Struct, frozen=True):
     most how many other tasks come before the next task of the class.
 
     `at`: when the tasks are expected to start, or when the gang is for which the capacity is booked, in seconds since
-    the epoch. `machines`: how many machines are booked. `fills_s`: the longest sum of time limit, notice and time to
-    leave DNS with which a task would use the booked capacity now, if it cannot start again in place.
+    the epoch. `machines`: how many machines are booked, or go into maintenance. `fills_s`: the longest sum of time
+    limit, notice and time to leave DNS with which a task would use the booked capacity now, if it cannot start again in
+    place, or would end before a maintenance window.
     """
 
     basis: Basis

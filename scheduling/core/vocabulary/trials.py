@@ -35,7 +35,8 @@ class TrialGroup(msgspec.Struct, frozen=True, array_like=True):
 
 class TrialJob(msgspec.Struct, frozen=True, array_like=True):
     """Tasks of one job that a trial places. `job_id`: the job in the cell to which they belong, or 0. Its running tasks
-    count for the maximum numbers of tasks per machine, rack and power domain.
+    count for the maximum numbers of tasks per machine, rack and power domain. `run_s`: each run ends within this
+    many seconds; 0 if a task has no time limit.
     """
 
     groups: tuple[TrialGroup, ...]
@@ -43,6 +44,7 @@ class TrialJob(msgspec.Struct, frozen=True, array_like=True):
     latency_sensitive: bool = False
     gang: bool = False
     job_id: int = 0
+    run_s: float = 0.0
 
     @property
     def tasks(self) -> int:

@@ -60,6 +60,7 @@ def moment_of(keeper: StateKeeper, request: MomentRequest) -> PastMoment:
         scorer=settings.scorer,
         batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation,
         crashed_pair_s=settings.crashed_pair_s,
+        maintenance_horizon_s=settings.maintenance_horizon_s,
     )
     now = (request.time or at or cell.created_at).timestamp()
     picture = picture_of(state, request, bands=known_bands, reasons=reasons_of(state, policy, now=now))

@@ -163,7 +163,7 @@ def test_files_that_are_not_checkpoints_are_rejected(saved: Saved, tmp_path: Pat
 def test_a_redacted_file_opens_without_the_names_of_later_jobs(saved: Saved, tmp_path: Path) -> None:
     _, header, tables = saved
     header, changed = redact(header, {**tables, **following((60.0, job(9)), ends=[])}, key=b"k" * 32)
-    assert changed.keys() == tables.keys()
+    assert changed.keys() == tables.keys() - {"windows"}, "reasons and host names of maintenance are left out"
     assert open_source("checkpoint", written(tmp_path / "one", header, changed)).cell.running == 2
 
 
