@@ -15,6 +15,7 @@ from scheduling.admin.events import EventAdmin
 from scheduling.admin.jobs import JobAdmin, SpecAdmin, UpdateAdmin, VerdictAdmin
 from scheduling.admin.kept_allocs import KeptAllocAdmin
 from scheduling.admin.machines import MachineAdmin
+from scheduling.admin.maintenance.windows import MaintenanceWindowAdmin
 from scheduling.admin.packages import PackageAdmin, PackageTagAdmin
 from scheduling.admin.shells import ShellAdmin
 from scheduling.admin.sites import ClusterAdmin, SiteAdmin
@@ -26,6 +27,7 @@ PAGES: dict[type[Model], type[ModelAdmin]] = {
     models.Cell: CellAdmin,
     models.Machine: MachineAdmin,
     models.Drain: DrainAdmin,
+    models.MaintenanceWindow: MaintenanceWindowAdmin,
     models.Repacking: RepackingAdmin,
     models.Brake: BrakeAdmin,
     models.KeptAlloc: KeptAllocAdmin,

@@ -99,6 +99,8 @@ class DrainAdmin(FactsAdmin):
             return "overdue", _("deadline passed")
         if drain.machine.state == "down":
             return "down", _("machine down")
+        if progress.left == progress.staying and drain.window_id is not None:
+            return "held", _("tasks end before maintenance window %(number)s") % {"number": drain.window_id}
         if progress.left == progress.staying:
             return "held", _("held for re-packing %(number)s") % {"number": drain.repacking_id}
         return (

@@ -65,7 +65,8 @@ class DrainProgressSerializer(serializers.Serializer[Any]):
     )
     tasks_staying = serializers.IntegerField(
         source="staying",
-        help_text="The tasks of `tasks_left` that a re-packing keeps on the machine, or moves only in a later step.",
+        help_text="The tasks of `tasks_left` that a re-packing keeps on the machine or moves only in a later step, or"
+        " that end by their time limits before a maintenance window starts.",
     )
     tasks_stopping = serializers.IntegerField(
         source="stopping", help_text="Evicted tasks whose processes have not ended yet. `tasks_left` excludes them."

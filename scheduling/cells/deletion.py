@@ -31,6 +31,7 @@ from scheduling.cron.cron_jobs import cron_jobs_remove
 from scheduling.job_templates.templates import templates_remove
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
+from scheduling.journal.row_events import maintenance_event
 from scheduling.machines import last_contact
 from scheduling.models import (
     ArchiveFile,
@@ -46,6 +47,7 @@ from scheduling.models import (
     LockFile,
     LockSession,
     Machine,
+    MaintenanceWindow,
     Package,
     Workflow,
 )
@@ -281,6 +283,12 @@ def _remove_machines(entry: JournalEntry) -> int:
     ids = list(rows.order_by("id").values_list("id", flat=True))
     left = Departure.objects.filter(machine__in=ids).values_list("task_id", "incarnation")
     departures.tasks_gone(entry, [(task_id, incarnation, None) for task_id, incarnation in left])
+    windows = MaintenanceWindow.objects.filter(cell_id=entry.cell_id, state__in=MaintenanceWindow.OPEN)
+    still_open = list(windows.order_by("id"))
+    windows.update(state=MaintenanceWindow.CANCELLED, detail=_REASON, ended_at=entry.time)
+    for window in still_open:
+        window.state = MaintenanceWindow.CANCELLED
+        entry.append(maintenance_event(window))
     for model in (KeptAlloc, Drain):
         model.objects.filter(machine__in=ids).delete()
     Machine.objects.filter(pk__in=ids).update(

@@ -9,7 +9,7 @@ import msgspec
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group
-from scheduling.models import Job, Machine, Update
+from scheduling.models import Job, Machine, MaintenanceWindow, Update
 
 
 def machine_set_event(machine: Machine) -> events.MachineSet:
@@ -29,6 +29,20 @@ def machine_set_event(machine: Machine) -> events.MachineSet:
         port_low=machine.port_low,
         port_high=machine.port_high,
         state=machine.state,
+    )
+
+
+def maintenance_event(window: MaintenanceWindow) -> events.MaintenanceSet:
+    """Return the event with all facts of a maintenance window that readers of the journal need."""
+    return events.MaintenanceSet(
+        window=window.pk,
+        state=window.state,
+        starts_at=window.starts_at.timestamp(),
+        ends_at=window.ends_at.timestamp(),
+        machines=tuple(window.machines),
+        rack=window.rack,
+        power_domain=window.power_domain,
+        reason=window.reason,
     )
 
 

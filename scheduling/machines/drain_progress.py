@@ -56,8 +56,9 @@ class DrainProgress:
 
     `leaving`: the number of tasks among them that do not wait for a disruption budget. `waiting`: the jobs whose tasks
     wait for a disruption budget. `stopping`: the number of evicted tasks whose processes may still run, for example
-    during their notice period. `staying`: the number of tasks among `left` that a re-packing leaves on the machine, or
-    that leave in a later step of it. `overdue`: the deadline has passed.
+    during their notice period. `staying`: the number of tasks among `left` that a re-packing leaves on the machine,
+    that leave in a later step of it, or that end before a maintenance window starts. `overdue`: the deadline has
+    passed.
     """
 
     drain: Drain

@@ -16,7 +16,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db.models import Count
+from django.db.models import Count, F, Func
 
 from quota.admission import published_capacity as quota_capacity
 from quota.vocabulary.errors import Conflict, Rejected, invalid
@@ -35,7 +35,7 @@ from scheduling.machines import credentials, last_contact
 from scheduling.machines.credentials import locked_machine, must_be_there
 from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts, wrong_facts
 from scheduling.machines.leaving_tasks import leaves
-from scheduling.models import Cell, Departure, Drain, Machine, Task
+from scheduling.models import Cell, Departure, Drain, Machine, MaintenanceWindow, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, transitions
 
@@ -114,9 +114,9 @@ def machines_drain(
 
     `deadline_s`: seconds until the machines should be empty. `break_budgets`: after the deadline, evict the remaining
     tasks in spite of the budgets. `confirm`: the number of tasks to evict; required if it is above the share
-    `confirm_share` of the cell's tasks. A new drain replaces the deadline of an older one. A machine that is down is
-    drained after it returns. Raises `Rejected` if `deadline_s` or `break_budgets` is wrong. Locks: the cell's row,
-    then the machines' in order of id.
+    `confirm_share` of the cell's tasks. A new drain replaces the deadline of an older one, and does not end with a
+    maintenance window. A machine that is down is drained after it returns. Raises `Rejected` if `deadline_s` or
+    `break_budgets` is wrong. Locks: the cell's row, then the machines' in order of id.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     _check_deadline(deadline_s, break_budgets=break_budgets)
@@ -132,13 +132,14 @@ def machines_drain(
         deadline = entry.time + dt.timedelta(seconds=deadline_s) if deadline_s is not None else None
         for row in rows:
             known = drains.get(row.id)
-            if known is not None and known.repacking_id is None and deadline is None and known.deadline is None:
+            own = known is not None and known.repacking_id is None and known.window_id is None
+            if known is not None and own and deadline is None and known.deadline is None:
                 continue
             drain = known or Drain(machine=row)
             if known is None or known.repacking_id is not None:
                 drain.began_at, drain.tasks = entry.time, tasks.get(row.id, 0)
             drain.reason, drain.asked_by, drain.only, drain.repacking = reason[:300], principal.name, None, None
-            drain.deadline, drain.break_budgets = deadline, break_budgets
+            drain.deadline, drain.break_budgets, drain.window = deadline, break_budgets, None
             drain.save()
             state = events.MachineState(
                 machine_id=row.id,
@@ -155,8 +156,14 @@ def machines_drain(
 
 
 def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    """End the drain of a machine. If the machine is down, it stays down until it connects again."""
+    """End the drain of a machine. If the machine is down, it stays down until it connects again. A maintenance window
+    that drains the machine now does not drain it again.
+    """
     with locked_machine(principal, machine) as (entry, row):
+        if Drain.objects.filter(machine=row, window__isnull=False).exists():
+            # Windows whose drains have begun do not drain it again.
+            running = MaintenanceWindow.objects.filter(cell_id=row.cell_id, state=MaintenanceWindow.DRAINING)
+            running.update(returned=Func(F("returned"), row.id, function="array_append"))
         ended, _ = Drain.objects.filter(machine=row).delete()
         if ended or row.state == DRAINING:
             announce_wish(entry, row, events.MachineState(machine_id=row.id, state=UP, reason=reason))

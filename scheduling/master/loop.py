@@ -50,6 +50,7 @@ from scheduling.jobs.update_gates import update_gates_check
 from scheduling.journal import journal, wakeups
 from scheduling.machines.evacuation import tasks_leave
 from scheduling.machines.silent_machines import Silence
+from scheduling.maintenance.window_keeper import WindowKeeper
 from scheduling.master import lease, pass_log, schedulers, standbys
 from scheduling.master.commit import CommitOutcome, commit
 from scheduling.master.reclamation import Reclaimer
@@ -131,6 +132,7 @@ class Master:
     _reclaimer: Reclaimer | None = None
     _view: ViewPublisher | None = None
     _repacker: Repacker | None = None
+    _windows: WindowKeeper | None = None
     _bookings: tuple[Booking, ...] | None = None  # of the last pass over this state; None: there was none
     _answerer: Answerer | None = None
 
@@ -429,6 +431,7 @@ class Master:
             scorer=self._settings.scorer,
             batch_in_prod_by_reservation=self._settings.batch_in_prod_by_reservation,
             crashed_pair_s=self._settings.crashed_pair_s,
+            maintenance_horizon_s=self._settings.maintenance_horizon_s,
             max_assignments=PLACED_AT_ONCE,
             workload=self.scheduler.workload,
         )
@@ -452,6 +455,8 @@ class Master:
 
     def _evacuate(self) -> None:
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
+        self._windows = self._windows or WindowKeeper(self.cell_id)
+        self._windows.turn(self._settings)
         stored_brakes.stops_settle(self.cell_id)
         release_late(self.cell_id)
         jobs_end_overdue(self.cell_id)

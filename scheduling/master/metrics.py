@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from scheduling.autoscaling import turns as autoscaling_turns
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.cron import due_runs
+from scheduling.maintenance.selectors import overdue_machines
 from scheduling.master import queue_health, schedulers, standbys
 from scheduling.models import Brake, Cell, Job, Machine, NoticeCount
 from scheduling.policy.brake_rules import BrakeKind, BrakeState
@@ -61,8 +62,8 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Collects the metrics of all cells except study cells. Makes sixteen queries and sends one Redis command, for any
-    number of cells and jobs.
+    """Collects the metrics of all cells except study cells. Makes seventeen queries and sends one Redis command, for
+    any number of cells and jobs.
     """
 
     def collect(self) -> Iterator[Metric]:
@@ -98,6 +99,7 @@ class CellCollector(Collector):
         yield machines
         yield _notices(cells)
         yield from _brakes(cells)
+        yield _maintenance(cells)
         yield from self._utilisation(cells)
         yield from _queues(cells)
         missing = GaugeMetricFamily(
@@ -231,6 +233,19 @@ def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
             held.add_metric([cell.name, kind.value], int(brake is not None and brake.state == BrakeState.HELD.value))
             waiting.add_metric([cell.name, kind.value], brake.wanted if brake is not None else 0)
     yield from (held, waiting)
+
+
+def _maintenance(cells: Mapping[int, Cell]) -> GaugeMetricFamily:
+    """Return the number of machines that should be empty for maintenance and are not, per cell."""
+    late = GaugeMetricFamily(
+        "borg_maintenance_late_machines",
+        "Machines that are not empty although their maintenance window has started",
+        labels=["cell"],
+    )
+    found = overdue_machines()
+    for cell in cells.values():
+        late.add_metric([cell.name], found.get(cell.id, 0))
+    return late
 
 
 def _queues(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:

@@ -27,9 +27,14 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
 from scheduling.core.vocabulary.requirement import Group, Requirement, split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause, JobState
-from scheduling.journal.row_events import job_submitted_event, machine_set_event, update_started_event
+from scheduling.journal.row_events import (
+    job_submitted_event,
+    machine_set_event,
+    maintenance_event,
+    update_started_event,
+)
 from scheduling.journal.sql import execute, query
-from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Update
+from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, MaintenanceWindow, Update
 from scheduling.models.machines import REMOVED
 from scheduling.spec import parser
 from scheduling.tasks.counters import DEAD, RUNNING
@@ -49,7 +54,7 @@ class CellSnapshot:
 
 
 def take(cell_id: int, *, reports: bool = False) -> CellSnapshot:
-    """Return the snapshot of a cell, read in one transaction. Makes about twelve queries for any number of tasks.
+    """Return the snapshot of a cell, read in one transaction. Makes about thirteen queries for any number of tasks.
 
     `reports`: whether the events say which tasks are up. Then a state that follows the journal and one from rows agree
     about when these tasks end at the latest.
@@ -60,6 +65,7 @@ def take(cell_id: int, *, reports: bool = False) -> CellSnapshot:
         taken = CellSnapshot(cell.id, cell.name, cell.revision, tuple(cell.extra_resources))
         created = cell.created_at.timestamp()
         taken.events += [(event, created) for event in _machines(cell_id)]
+        taken.events += _windows(cell_id)
         taken.events += _jobs(cell, reports)
         taken.events += _updates(cell_id)
     return taken
@@ -82,6 +88,12 @@ def _machines(cell_id: int) -> Iterator[Event]:
             came[digest].append(machine.id)
     if came:
         yield events.PackagesHeld(came={digest: tuple(machines) for digest, machines in came.items()})
+
+
+def _windows(cell_id: int) -> Iterator[tuple[Event, float]]:
+    open_ones = MaintenanceWindow.objects.filter(cell_id=cell_id, state__in=MaintenanceWindow.OPEN)
+    for window in open_ones.order_by("id"):
+        yield maintenance_event(window), window.created_at.timestamp()
 
 
 def _jobs(cell: Cell, reports: bool) -> list[tuple[Event, float]]:

@@ -84,7 +84,8 @@ class Drain(models.Model):
 
     `tasks`: the number of tasks on the machine when the drain began. `break_budgets`: after the deadline, tasks are
     evicted in spite of the disruption budgets of their jobs. `repacking`: the re-packing that drains the machine.
-    `only`: the ids of the tasks that leave; null: all tasks. If it is empty, the machine only receives no new tasks.
+    `window`: the maintenance window for which the machine is drained. `only`: the ids of the tasks that leave; null:
+    all tasks. If it is empty, the machine only receives no new tasks.
     """
 
     machine = models.OneToOneField(Machine, models.CASCADE, related_name="drain", verbose_name=_("machine"))
@@ -98,6 +99,14 @@ class Drain(models.Model):
     repacking = models.ForeignKey(
         "Repacking", models.SET_NULL, null=True, blank=True, related_name="drains", verbose_name=_("re-packing")
     )
+    window = models.ForeignKey(
+        "MaintenanceWindow",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="drains",
+        verbose_name=_("maintenance window"),
+    )
 
     class Meta:
         ordering = ["machine"]
@@ -106,6 +115,53 @@ class Drain(models.Model):
 
     def __str__(self) -> str:
         return f"drain of {self.machine}"
+
+
+class MaintenanceWindow(models.Model):
+    """A maintenance window: machines that have to be empty from `starts_at` until `ends_at`.
+
+    It covers the machines whose hostnames are `machines`, or all machines of `rack` or `power_domain`. `lead_s`: how
+    many seconds before the start the machines are drained; null: the master estimates it. `break_budgets`: at the
+    start, the remaining tasks are evicted despite disruption budgets. `returned`: the ids of the machines that a
+    person has returned early, and that do not belong to the window any more. `drains_at`: when the drains began.
+    `changed_by`: who wrote the window last.
+    """
+
+    PLANNED, DRAINING, ENDED, CANCELLED = "planned", "draining", "ended", "cancelled"
+    OPEN = (PLANNED, DRAINING)
+    STATES = (*OPEN, ENDED, CANCELLED)
+
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="maintenance_windows")
+    machines = ArrayField(models.CharField(max_length=63), verbose_name=_("machines"), default=list, blank=True)
+    rack = models.CharField(_("rack"), max_length=63, blank=True)
+    power_domain = models.CharField(_("power domain"), max_length=63, blank=True)
+    starts_at = models.DateTimeField(_("starts"))
+    ends_at = models.DateTimeField(_("ends"))
+    lead_s = models.FloatField(_("seconds of draining before the start"), null=True, blank=True)
+    break_budgets = models.BooleanField(_("at the start, evict despite disruption budgets"), default=False)
+    reason = models.CharField(_("reason"), max_length=300)
+    state = models.CharField(_("state"), max_length=16, default=PLANNED, choices=[(s, s) for s in STATES])
+    detail = models.CharField(_("detail"), max_length=500, blank=True)
+    asked_by = models.CharField(_("requested by"), max_length=200)
+    changed_by = models.CharField(_("changed by"), max_length=200, blank=True)
+    created_at = models.DateTimeField(_("requested"))
+    drains_at = models.DateTimeField(_("drains began"), null=True, blank=True)
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+    returned = ArrayField(models.BigIntegerField(), default=list, blank=True)
+
+    class Meta:
+        ordering = ["-starts_at", "-id"]
+        indexes = [
+            models.Index(fields=["cell"], name="open_window_by_cell", condition=Q(state__in=("planned", "draining")))
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="window_ends_after_its_start")
+        ]
+        verbose_name = _("maintenance window")
+        verbose_name_plural = _("maintenance windows")
+
+    def __str__(self) -> str:
+        return f"maintenance window {self.pk}"
 
 
 class Repacking(models.Model):

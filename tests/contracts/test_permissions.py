@@ -36,6 +36,7 @@ from scheduling.job_templates import templates
 from scheduling.jobs import submit_and_kill
 from scheduling.locks import locks
 from scheduling.locks.sessions import Space
+from scheduling.maintenance.windows import window_write
 from scheduling.repacking.repackings import repacking_plan
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
@@ -79,6 +80,7 @@ TEMPLATE = "api/v1/cells/{cell}/templates/{tenant}/{name}/"
 CRON = "api/v1/cells/{cell}/cron-jobs/{tenant}/{name}/"
 WORKFLOW = "api/v1/cells/{cell}/workflows/{tenant}/{name}/"
 SERVICE = "api/v1/cells/{cell}/services/{tenant}/{service}/"
+WINDOW = "api/v1/cells/{cell}/maintenance/{window}"
 REPACKING = "api/v1/cells/{cell}/repackings/{repacking}"
 PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
 DIGEST = "sha256:" + "0" * 64
@@ -300,6 +302,17 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:drain", ("sre",), body={"reason": "x"}),
     Door("post", "api/v1/cells/{cell}/machines:drain", ("sre",), body={"rack": "r1", "reason": "x"}),
     Door("get", "api/v1/cells/{cell}/drains/", ALL),
+    Door("get", "api/v1/cells/{cell}/maintenance/", ("sre",)),
+    Door(
+        "post",
+        "api/v1/cells/{cell}/maintenance/",
+        ("sre",),
+        201,
+        body={"machines": ["m1"], "ends_at": TOMORROW, "reason": "x"},
+    ),
+    Door("get", WINDOW + "/", ("sre",)),
+    Door("patch", WINDOW + "/", ("sre",), body={"reason": "y"}),
+    Door("post", WINDOW + ":cancel", ("sre",), body={}),
     Door("get", "api/v1/cells/{cell}/repackings/", ("sre",)),
     Door("post", "api/v1/cells/{cell}/repackings/", ("sre",), 201, body={"machines": 1, "reason": "x"}),
     Door("get", REPACKING + "/", ("sre",)),
@@ -452,6 +465,7 @@ class World:
     capability: int
     asked: int
     repacking: int
+    window: int
     quote: int
     order: int
     channel: int
@@ -478,6 +492,7 @@ class World:
             key=self.key,
             brake="stops",
             repacking=self.repacking,
+            window=self.window,
             revision=1,
             place="1.0",
             service="front",
@@ -589,6 +604,9 @@ def _world() -> World:
         capability=held.id,
         asked=asked.id,
         repacking=repacking_plan(principal=system("test"), cell=cell, machines=1, reason="x").pk,
+        window=window_write(
+            principal=system("test"), cell=cell, machines=["m1"], reason="x", ends_at=clock.now() + dt.timedelta(days=1)
+        ).pk,
         quote=quote.id,
         order=order.id,
         channel=channel.id,

@@ -6,6 +6,7 @@ The number of queries of a list does not depend on its length.
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import re
 
 import pytest
@@ -34,6 +35,7 @@ from scheduling.models import (
     Job,
     JoinToken,
     Machine,
+    MaintenanceWindow,
     Repacking,
     RepackingStep,
     Site,
@@ -54,6 +56,7 @@ CHANGED_BY_SERVICES = {
     "scheduling_cell",
     "scheduling_site",
     "scheduling_cluster",
+    "scheduling_maintenancewindow",
     "scheduling_repacking",
     "quota_market",
     "quota_budget",
@@ -239,6 +242,27 @@ def test_a_re_packing_is_planned_first_and_its_start_shows_who_moves(sre, world)
     assert (Repacking.objects.get().state, Machine.objects.get().state) == ("running", "draining")
     act(sre, "scheduling_repacking", "stop", row, reason="enough")
     assert (Repacking.objects.get().state, Machine.objects.get().state) == ("stopped", "up")
+
+
+def test_a_maintenance_window_is_written_changed_and_cancelled(sre, world) -> None:
+    path = reverse("admin:scheduling_maintenancewindow_add")
+    times = {"starts_at_0": "2099-01-01", "starts_at_1": "22:00:00", "ends_at_0": "2099-01-02", "ends_at_1": "02:00:00"}
+    given = {"cell": world.cell.pk, "machines": "m1", "rack": "", "power_domain": "", "reason": "new disks", **times}
+    assert "days ahead" in sre.post(path, given).text
+    soon = timezone.now() + dt.timedelta(days=2)
+    given |= {"starts_at_0": f"{soon:%F}", "ends_at_0": f"{soon + dt.timedelta(days=1):%F}"}
+    assert "give exactly one of" in sre.post(path, given | {"rack": "r1"}).text
+    sre.post(path, given)
+    row = MaintenanceWindow.objects.get()
+    assert (row.state, row.machines, row.starts_at.hour, row.asked_by) == ("planned", ["m1"], 22, "sre")
+    page = reverse("admin:scheduling_maintenancewindow_change", args=[row.pk])
+    assert "tasks have to move, from" in sre.get(page).text
+    sre.post(page, given | {"reason": "new disks and fans"})
+    row.refresh_from_db()
+    assert (row.reason, row.changed_by) == ("new disks and fans", "sre")
+    assert "new disks and fans" in sre.get(listed("scheduling_maintenancewindow")).text
+    act(sre, "scheduling_maintenancewindow", "cancel", row, reason="the disks are late")
+    assert "the disks are late" in sre.get(page).text
 
 
 def test_a_brake_that_holds_is_reported_on_the_first_page_and_released(sre, world) -> None:

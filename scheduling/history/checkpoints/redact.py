@@ -3,7 +3,8 @@
     python -m scheduling.history.checkpoints.redact SOURCE TARGET
 
 Names are replaced by keyed hashes: equal names have equal hashes, and constraints still match. The random key is never
-stored, so nobody can test guesses. Commands, environments and labels are left out. Ids, sizes, times and states stay.
+stored, so nobody can test guesses. Commands, environments, labels and maintenance windows are left out. Ids, sizes,
+times and states stay.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 _PUBLIC = ("runtime", "cores", PROTOCOL)
 _PUBLIC_PREFIX = "isolation."
 _NAMES = {"machines": ("hostname", "platform", "rack", "power_domain"), "jobs": ("uid", "tenant", "name")}
-_LEFT_OUT = ("specs", "endings", "later")  # the last two belong together (`simulator_checkpoint.py`)
+# `endings` and `later` belong together (`simulator_checkpoint.py`).
+_LEFT_OUT = ("specs", "windows", "endings", "later")
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - no server listens on it
 
 

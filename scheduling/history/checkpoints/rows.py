@@ -24,8 +24,10 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Requir
 from scheduling.history.checkpoints.file import Header
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.history.checkpoints.specs import SpecRequirements, specs_of
-from scheduling.history.checkpoints.tables import Tables, schema, state_of
+from scheduling.history.checkpoints.tables import Tables, schema, state_of, windows_table
+from scheduling.journal.row_events import maintenance_event
 from scheduling.journal.sql import execute, query
+from scheduling.models import MaintenanceWindow
 
 if TYPE_CHECKING:
     import pyarrow
@@ -71,7 +73,8 @@ def read_here(cell_id: int) -> tuple[Header, Tables]:
     """
     with collection_paused():
         header = header_of(cell_id)
-        tables = {"machines": _machines(cell_id), "packages": _packages(cell_id), "jobs": _jobs(cell_id)}
+        tables = {"machines": _machines(cell_id), "packages": _packages(cell_id), "windows": _windows(cell_id)}
+        tables["jobs"] = _jobs(cell_id)
         ids = tables["jobs"]["job_id"].to_pylist()
         tables["specs"] = specs = specs_of(ids)
         tables |= _tasks(cell_id, ids, SpecRequirements(specs, header.extra_resources))
@@ -132,6 +135,11 @@ def _packages(cell_id: int) -> pyarrow.Table:
         [cell_id],
     )
     return _rows_table("packages", rows)
+
+
+def _windows(cell_id: int) -> pyarrow.Table:
+    rows = MaintenanceWindow.objects.filter(cell_id=cell_id, state__in=MaintenanceWindow.OPEN).order_by("id")
+    return windows_table(maintenance_event(row) for row in rows)
 
 
 def _jobs(cell_id: int) -> pyarrow.Table:

@@ -40,6 +40,7 @@ def tables_of(state: RecordedState) -> Tables:
         return {
             "machines": _machines(state),
             "packages": _packages(state),
+            "windows": windows_table(event for _, event in sorted(state.calendar.windows.items())),
             "jobs": _jobs(state),
             "requirements": requirements,
             "tasks": tasks,
@@ -82,6 +83,12 @@ def _packages(state: RecordedState) -> pyarrow.Table:
             came.setdefault(digest, []).append(int(state.machines.id[slot]))
     rows = [{"digest": digest, "machines": sorted(ids)} for digest, ids in sorted(came.items())]
     return _table(rows, schema("packages"))
+
+
+def windows_table(windows: Iterable[events.MaintenanceSet]) -> pyarrow.Table:
+    """Return the table of the maintenance windows that have not ended, given by number."""
+    rows = [{"window": one.window, "event": msgspec.json.encode(one).decode()} for one in windows]
+    return _table(rows, schema("windows"))
 
 
 def _jobs(state: RecordedState) -> pyarrow.Table:
@@ -196,13 +203,18 @@ def _updates(state: RecordedState) -> pyarrow.Table:
 
 
 def _events(tables: Tables) -> Iterable[tuple[events.Event, float]]:
-    """Yield (event, time) for the machines, their packages, the jobs without their tasks, and the updates."""
+    """Yield (event, time) for the machines, their packages, the maintenance windows, the jobs without their tasks, and
+    the updates.
+    """
     for row in tables["machines"].to_pylist():
         facts = _decoded(row, _JSON_OF_MACHINE)
         yield events.MachineSet(**{**facts, "capacity": tuple(facts["capacity"])}), 0.0
     came = {row["digest"]: tuple(row["machines"]) for row in tables["packages"].to_pylist()}
     if came:
         yield events.PackagesHeld(came=came), 0.0
+    if "windows" in tables:  # older checkpoints lack it
+        for text in tables["windows"]["event"].to_pylist():
+            yield msgspec.json.decode(text, type=events.MaintenanceSet), 0.0
     for row in tables["jobs"].to_pylist():
         facts, at = _decoded(row, _JSON_OF_JOB), row["submitted_at"]
         del facts["submitted_at"], facts["ended"]
@@ -327,6 +339,7 @@ def schema(section: str) -> pyarrow.Schema:
                 "state": text,
             },
             "packages": {"digest": text, "machines": pa.list_(number)},
+            "windows": {"window": number, "event": text},
             "jobs": {
                 "job_id": number,
                 "uid": text,
