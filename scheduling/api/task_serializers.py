@@ -31,8 +31,16 @@ class StoppingSerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField()
 
 
+class TaskMaintenanceSerializer(serializers.Serializer[Any]):
+    """The next maintenance of a machine. Before it starts, the task moves to another machine or ends."""
+
+    starts_at = serializers.DateTimeField()
+    ends_at = serializers.DateTimeField()
+
+
 class TaskSerializer(ReadSerializer):
-    """A task. `up`: the task runs and is healthy. `since`: when the state or `up` last changed.
+    """A task. `up`: the task runs and is healthy. `since`: when the state or `up` last changed. `maintenance`: the next
+    maintenance of its machine.
 
     `alloc`: the alloc in which the task runs, as `set/index`. `devices`: the numbers of the accelerators that the task
     uses. `stopping`: earlier runs (incarnations) of the task that have not ended yet. A dead or pending task can have
@@ -49,6 +57,7 @@ class TaskSerializer(ReadSerializer):
     reservation = Quantities()
     exit = serializers.SerializerMethodField()
     stopping = StoppingSerializer(many=True, source="departures")
+    maintenance = serializers.SerializerMethodField()
 
     class Meta:
         model = Task
@@ -74,6 +83,7 @@ class TaskSerializer(ReadSerializer):
             "detail",
             "since",
             "stopping",
+            "maintenance",
         ]
         read_only_fields = fields
 
@@ -90,6 +100,11 @@ class TaskSerializer(ReadSerializer):
     @extend_schema_field({"type": ["string", "null"]})
     def get_alloc(self, task: Task) -> str | None:
         return cast("str | None", self.context["allocs"].get(task.alloc_id))
+
+    @extend_schema_field(TaskMaintenanceSerializer(allow_null=True))
+    def get_maintenance(self, task: Task) -> Any:
+        window = self.context["maintenance"].get(task.machine_id)
+        return TaskMaintenanceSerializer(window).data if window is not None else None
 
     @extend_schema_field(ExitSerializer(allow_null=True))
     def get_exit(self, task: Task) -> dict[str, Any] | None:

@@ -16,7 +16,8 @@ from scheduling.api.base import CellView
 from scheduling.api.cells import STATE
 from scheduling.api.list_filters import LABEL, OF_JOBS, TENANT
 from scheduling.api.task_serializers import CellTaskSerializer, TaskSerializer
-from scheduling.models import Job, Task
+from scheduling.maintenance.selectors import windows_of_machines
+from scheduling.models import Job, MaintenanceWindow, Task
 
 
 class CellTasksView(CellView):
@@ -44,6 +45,7 @@ class CellTasksView(CellView):
                 "port_names": selectors.port_names_of_tasks(tasks),
                 "allocs": selectors.alloc_names(tasks),
                 "extra": found.extra_resources,
+                "maintenance": _maintenance(found.id, tasks),
             }
             return CellTaskSerializer(tasks, many=True, context=context).data
 
@@ -76,4 +78,9 @@ def _context(job: Job, tasks: list[Task]) -> dict[str, object]:
         "port_names": selectors.port_names(job, tasks),
         "allocs": selectors.alloc_names(tasks),
         "extra": job.cell.extra_resources,
+        "maintenance": _maintenance(job.cell_id, tasks),
     }
+
+
+def _maintenance(cell_id: int, tasks: list[Task]) -> dict[int, MaintenanceWindow]:
+    return windows_of_machines(cell_id, {task.machine_id for task in tasks if task.machine_id})

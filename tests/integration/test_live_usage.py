@@ -243,7 +243,7 @@ def test_a_tick_costs_the_same_for_one_viewer_and_for_fifty(world) -> None:
 
 def test_rows_cost_the_same_for_one_task_that_stops_and_for_many(world) -> None:
     many = rows.a_job(world.cell, world.tenant, "many", tasks=5)
-    for index in range(4):
+    for index in range(5):
         portal_world.place(many, index, world.machine, port=20100)
     topic = TasksTopic(world.cell.id, many.id)
 

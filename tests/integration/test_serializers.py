@@ -48,7 +48,8 @@ def test_serializers_answer_as_the_framework_would(cell: Cell, machine: Machine,
         health_of(one)
         rows.append((JobSerializer(one), one))
     for task in tasks:
-        context = {"port_names": selectors.port_names(job, tasks), "allocs": selectors.alloc_names(tasks)}
+        names = {"port_names": selectors.port_names(job, tasks), "allocs": selectors.alloc_names(tasks)}
+        context = names | {"maintenance": {}}
         rows.append((TaskSerializer(task, context=context), task))
     rows += [(EventSerializer(event, context=event_names(events)), event) for event in events]
     assert len({type(row) for _, row in rows}) == 5

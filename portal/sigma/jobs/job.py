@@ -33,6 +33,7 @@ from scheduling.jobs.submission.revisions import revision_of
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
 from scheduling.jobs.why import crash_sentences, held_sentences, is_held, rate_sentences, waits_until
+from scheduling.maintenance.selectors import maintenance_of
 from scheduling.models import Job, JobAutoscaling, JobSpec, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
@@ -97,6 +98,7 @@ def status_context(row: Job) -> dict[str, Any]:
         "beyond": held_sentences(row, WORDS),
         "starts_later": waits_until(row) is not None,
         "rates": rate_sentences(row, WORDS),
+        "maintenance": maintenance_of(row) if row.tasks_running else [],
         "dependencies": dependencies_of(row) if row.waiting or row.may_start_since else [],
         "events": events_of(row),
     }

@@ -21,6 +21,7 @@ from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
 from scheduling.jobs.why import held_sentences, is_held
+from scheduling.maintenance.selectors import windows_of_machines
 from scheduling.models import Departure, Job, JobSpec, PendingVerdict, Task
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
 from scheduling.spec import parser
@@ -64,6 +65,9 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "names": names_of_task(job, row, ports),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]
         "max_run_s": _max_run_s(row),
+        "maintenance": windows_of_machines(job.cell_id, [row.machine_id]).get(row.machine_id)
+        if row.machine_id
+        else None,
         "exit": event_sentences.exit_of(row.exit),
         "incarnations": incarnation_table(job, row, [one.event for one in history], sees=sees, logs=logs),
         "older": not archive and job.cell.journal_floor > 0 and not complete([one.event for one in history]),
