@@ -12,7 +12,7 @@ NAME = django.core.validators.RegexValidator(
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0062_awaited_tasks_of_repackings")]
+    dependencies = [("scheduling", "0064_maintenance_windows")]
 
     operations = [
         migrations.CreateModel(

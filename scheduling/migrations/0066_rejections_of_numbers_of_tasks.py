@@ -8,7 +8,7 @@ TEXT = {"blank": True, "default": "", "db_default": ""}
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0062_awaited_tasks_of_repackings")]
+    dependencies = [("scheduling", "0065_stopped_jobs_of_services")]
 
     operations = [
         migrations.AddIndex(

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0062_awaited_tasks_of_repackings")]
+    dependencies = [("scheduling", "0063_keys_of_lock_sessions")]
 
     operations = [
         migrations.CreateModel(
