@@ -7,18 +7,22 @@ random values at each run.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
+from zlib import crc32
 
 import pytest
 import schemathesis
 from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections, transaction
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from pytest_django.plugin import DjangoDbBlocker
 from schemathesis.checks import not_a_server_error
+from schemathesis.generation.hypothesis.examples import generate_one
+from schemathesis.schemas import APIOperation, BaseSchema
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -33,7 +37,7 @@ from tests.examples import SEARCH
 from tests.integration import rows
 from tests.integration import world as people
 
-pytestmark = [pytest.mark.django_db, *([pytest.mark.timeout(3600)] if SEARCH else [])]
+pytestmark = [pytest.mark.django_db, pytest.mark.timeout(3600 if SEARCH else 600)]
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -42,10 +46,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 # `negative_data_rejection` is left out: serializers read 0 as "0" and as false where a text or a boolean is documented.
-document = schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", get_wsgi_application())
-document.config.phases.coverage.enabled = SEARCH  # boundary values of every field take most of the time
-# Logs, and the list of a cell's name servers, need processes that do not run here.
-known = document.exclude(path_regex="/logs/").exclude(operation_id=["bns_cell"])
+PARTS = 4  # workers of pytest-xdist share them
 THERE = {"cell": "cc", "tenant": "ubar", "job": "web", "hostname": "m1", "host": "m1", "index": "0"}
 bounded = settings(
     max_examples=10 if SEARCH else 2,
@@ -112,30 +113,51 @@ def _name_what_exists(case: schemathesis.Case) -> None:
                 named[name] = THERE[name]
 
 
-@pytest.fixture
-def turns() -> Iterator[int]:
-    return count()
+@functools.cache
+def _document() -> BaseSchema:
+    """Return the operations of the OpenAPI document. Only the workers that run these tests read it, because that takes
+    seconds.
+    """
+    document = schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", get_wsgi_application())
+    document.config.phases.coverage.enabled = SEARCH  # boundary values of every field take most of the time
+    # Logs, and the list of a cell's name servers, need processes that do not run here.
+    return document.exclude(path_regex="/logs/").exclude(operation_id=["bns_cell"])
 
 
-@known.parametrize()
-@bounded
-def test_no_answer_is_a_surprise(
-    case: schemathesis.Case, callers: dict[str, dict[str, str]], turns: Iterator[int]
-) -> None:
-    _name_what_exists(case)
-    everyone = list(callers.values())
-    for headers in everyone if SEARCH else [everyone[next(turns) % len(everyone)]]:
-        with transaction.atomic():
-            # The WSGI transport does not unpack compressed answers.
-            case.call_and_validate(headers={**headers, "Accept-Encoding": "identity"}, checks=CHECKS)
-            transaction.set_rollback(True)
+def _send_all(operation: APIOperation[Any, Any, Any], everyone: list[dict[str, str]]) -> None:
+    """Send the documented and drawn requests of an operation. Callers take turns, beginning with the first one."""
+    turns = count()
+
+    def send(case: schemathesis.Case) -> None:
+        _name_what_exists(case)
+        for headers in everyone if SEARCH else [everyone[next(turns) % len(everyone)]]:
+            with transaction.atomic():
+                # The WSGI transport does not unpack compressed answers.
+                case.call_and_validate(headers={**headers, "Accept-Encoding": "identity"}, checks=CHECKS)
+                transaction.set_rollback(True)
+
+    for documented in operation.get_strategies_from_examples():
+        send(generate_one(documented))
+    given(operation.as_strategy())(bounded(lambda case: send(case)))()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_answer_is_a_surprise(part: int, callers: dict[str, dict[str, str]], subtests: pytest.Subtests) -> None:
+    tested = 0
+    for result in _document().get_all_operations():
+        operation = result.ok()
+        if crc32(operation.label.encode()) % PARTS == part:
+            tested += 1
+            with subtests.test(operation.label):
+                _send_all(operation, list(callers.values()))
+    assert tested > 20
 
 
 @pytest.mark.parametrize("role", ["sre", "owner", "viewer"])
 def test_no_answer_to_a_chain_of_requests_is_a_surprise(role: str, callers: dict[str, dict[str, str]]) -> None:
     """Send chains of requests that use names from earlier answers. The OpenAPI document describes every answer."""
 
-    class Chain(known.as_state_machine()):  # type: ignore[misc]
+    class Chain(_document().as_state_machine()):  # type: ignore[misc]
         def setup(self) -> None:
             self.atomic = transaction.atomic()
             self.atomic.__enter__()
