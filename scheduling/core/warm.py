@@ -19,6 +19,7 @@ from scheduling.core.vocabulary.reclamation_presets import MEDIUM
 from scheduling.core.vocabulary.requirement import Group, Requirement
 
 _LLVM = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-[x-]p .*libllvmlite")  # a part that the process only reads
+_DIRTY = re.compile(r"(?:Shared|Private)_Dirty: +[1-9]")  # a fork shares the pages that its parent has changed
 
 
 def compile_kernels() -> None:
@@ -76,6 +77,6 @@ def release_compiler() -> None:
     libc = ctypes.CDLL(None)
     for part in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):
         found = _LLVM.match(part)
-        if found and "Private_Dirty:         0 kB" in part:  # a page that was changed cannot be read from the file
+        if found and not _DIRTY.search(part):  # a page that was changed cannot be read from the file
             begin, end = int(found[1], 16), int(found[2], 16)
             libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)

@@ -1,5 +1,5 @@
-"""Real masters over the test database: `python -m scheduling.master` in processes of their own, as `portal.up` starts
-them.
+"""Real masters over the test database: `python -m scheduling.master` in processes of their own. They are forks of a
+process that has imported their code, as the masters that `portal.up` starts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.integration import forks
 from tests.integration.portal_server import database_url
 
 
@@ -25,9 +26,10 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def running(folder: Path, *names: str, **settings: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+def running(folder: Path, *names: str, **settings: str) -> Iterator[list[subprocess.Popen[bytes]] | list[forks.Fork]]:
     """Start one process for each name (`CELL` or `CELL.batch`) and yield the processes. They are killed at the end of
-    the block. `settings`: further environment variables.
+    the block. `settings`: further environment variables. With these, each process starts from scratch, because the
+    process that forks has read its settings already.
     """
     env = environment() | settings
     with ExitStack() as cleanup:
@@ -35,7 +37,10 @@ def running(folder: Path, *names: str, **settings: str) -> Iterator[list[subproc
         for name in names:
             output = cleanup.enter_context((folder / f"{name}.log").open("ab"))
             command = [sys.executable, "-m", "scheduling.master", name]
-            master = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+            if settings:
+                master = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+            else:
+                master = forks.fork(command, env=env, output=output.fileno())
             cleanup.callback(master.wait)
             cleanup.callback(master.kill)
             masters.append(master)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,26 +19,17 @@ from quota.vocabulary.permissions import Role
 from scheduling.cron import cron_jobs, due_runs
 from scheduling.journal import journal
 from scheduling.models import Cell, CronJob, CronRun, Job
-from tests.integration import cron_rows, master_processes, world
+from tests.integration import cron_rows, forks, master_processes, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 RARE = "0 0 1 1 *"  # no other run becomes due during a test
-_SUBMIT = """
-import os, signal, sys, django
-django.setup()
-from scheduling.cron import due_runs
-def reached(step):
-    if step == sys.argv[2]:
-        os.kill(os.getpid(), signal.SIGKILL)
-due_runs.runs_submit_due(int(sys.argv[1]), reached=reached)
-"""
 
 
-def submit_in_process(cell: Cell, *, until: str = "") -> subprocess.Popen[bytes]:
+def submit_in_process(cell: Cell, *, until: str = "") -> forks.Fork:
     """Start a process that submits the due runs, and kills itself with SIGKILL at the step `until`."""
-    command = [sys.executable, "-c", _SUBMIT, str(cell.pk), until]
-    return subprocess.Popen(command, env=master_processes.environment())
+    command = [sys.executable, "-m", "tests.integration.killed_submission", str(cell.pk), until]
+    return forks.fork(command, env=master_processes.environment(), output=sys.__stderr__.fileno())
 
 
 def test_a_due_run_is_an_ordinary_job(cell, ann) -> None:
