@@ -6,14 +6,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.integration import portal_server, portal_world
 
-SHOTS = Path(__file__).parent / "shots"
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -24,12 +22,6 @@ ARGUMENTS = [
     "--no-first-run",
 ]
 WAIT_MS = 15_000
-# The width and height of a screen, and the theme of the system. A page is not looked at in each combination.
-LOOKS = [
-    pytest.param((1280, 900), "light", id="light"),
-    pytest.param((1280, 900), "dark", id="dark"),
-    pytest.param((390, 844), "light", id="narrow"),
-]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.accessibility import faults
-from tests.browser.conftest import SHOTS, WAIT_MS, faults_of, sign_in
+from tests.browser.conftest import WAIT_MS, faults_of, sign_in
+from tests.browser.looks import NARROW, WIDE, assert_fits, resize, save
 from tests.integration import portal_server
 
-WIDE, NARROW = (1280, 900), (390, 844)
 JOB = "/jobs/cc/ubar/jfoo/"
 
 
@@ -43,8 +43,7 @@ def test_the_gallery_is_accessible_in_each_theme_and_width(page) -> None:
         for size in (WIDE, NARROW):
             _show(page, "/gallery/", theme, size)
             assert faults(page) == [], f"{theme}, {size[0]} px"
-            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert sideways <= 0, f"the gallery is {sideways} px wider than a screen of {size[0]} px"
+            assert_fits(page, f"the gallery at {size[0]} px")
 
 
 def test_the_parts_fit_into_the_console(page) -> None:
@@ -58,15 +57,14 @@ def test_the_parts_fit_into_the_console(page) -> None:
 
 
 def _show(page: Page, path: str, theme: str, size: tuple[int, int]) -> None:
-    """Open a page, unfold the tables below its charts and timelines, and save a screenshot of it."""
-    SHOTS.mkdir(exist_ok=True)
+    """Open a page, unfold the tables below its charts and timelines, and save a picture of it."""
     page.emulate_media(color_scheme=theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    resize(page, size)
     page.goto(path)
     page.wait_for_load_state("load")
     for summary in page.locator("figure > details > summary").all():
         summary.click()
-    page.screenshot(path=SHOTS / f"{path.strip('/').replace('/', '-')}-{theme}-{size[0]}.png", full_page=True)
+    save(page, f"{path.strip('/').replace('/', '-')}-{theme}-{size[0]}")
 
 
 def test_faults_are_found(page) -> None:
@@ -176,7 +174,7 @@ def test_pages_made_of_parts_are_accessible(page) -> None:
     found = {}
     for theme, size in (("light", WIDE), ("dark", NARROW)):
         page.emulate_media(color_scheme=theme)
-        page.set_viewport_size({"width": size[0], "height": size[1]})
+        resize(page, size)
         for path in (*paths, "/costs/?tenant=ubar", "/tenants/ubar/records/", "/notices/"):
             page.goto(path)
             page.wait_for_load_state("load")

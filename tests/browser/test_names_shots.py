@@ -1,7 +1,4 @@
-"""Screenshots of every page of DNS and BNS names, wide in both themes, and narrow. They are saved in `shots/`.
-
-No page of Sigma may be wider than the screen.
-"""
+"""Tests that no page of DNS and BNS names is wider than the screen. With SHOTS=1, they save pictures."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page
 
 from naming.dns.zones.directory import Status, ZoneDirectory
 from scheduling.models import Job
-from tests.browser.conftest import SHOTS, sign_in
-from tests.browser.test_shots import NARROW, WIDE
+from tests.browser.conftest import sign_in
+from tests.browser.looks import look_at
 from tests.integration import portal_server, portal_world, rows
 from tests.integration.name_servers import following, serving
 
@@ -86,30 +82,11 @@ def furnished(world):
     return world
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_pages_of_names_look_right(chromium, portal, furnished, size) -> None:
-    SHOTS.mkdir(exist_ok=True)
-    context = chromium.new_context(
-        base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme="light"
-    )
-    try:
-        page = context.new_page()
-        sign_in(page, "sre")
-        for name, path in PAGES.items():
-            page.goto(path)
-            page.wait_for_load_state("load")
-            if name == "admin-names":
-                _pictures(page, "admin-names-asking", size[0])
-                page.get_by_text("The servers were queried at").wait_for()
-            _pictures(page, name, size[0])
-            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert sideways <= 0 or name.startswith("admin"), f"{name} is {sideways} px wider than the screen"
-    finally:
-        context.close()
-
-
-def _pictures(page: Page, name: str, width: int) -> None:
-    """Save a screenshot of the page in the light theme, and in the dark theme too if the page is wide."""
-    for theme in ("light", "dark") if width == WIDE[0] else ("light",):
-        page.evaluate("dark => document.documentElement.classList.toggle('dark', dark)", theme == "dark")
-        page.screenshot(path=SHOTS / f"{name}-{theme}-{width}.png", full_page=True)
+def test_pages_of_names_look_right(page, furnished) -> None:
+    sign_in(page, "sre")
+    for name, path in PAGES.items():
+        page.goto(path)
+        if name == "admin-names":
+            look_at(page, "admin-names-asking", fits=False)
+            page.get_by_text("The servers were queried at").wait_for()
+        look_at(page, name, fits=not name.startswith("admin"))

@@ -14,7 +14,8 @@ from quota.models import Capability
 from scheduling.machines import last_contact
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Machine, ShellSession
-from tests.browser.conftest import SHOTS, sign_in
+from tests.browser.conftest import sign_in
+from tests.browser.looks import assert_fits, save
 from tests.integration import rows
 from tests.integration.link_world import running_link, task, until
 from tests.integration.real_borglet import Borglet
@@ -43,9 +44,7 @@ def screen(page: Page):
     return page.locator(".xterm-rows")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_shell_answers_and_is_in_the_history(page: Page, world, running, theme) -> None:
-    page.emulate_media(color_scheme=theme)
+def test_a_shell_answers_and_is_in_the_history(page: Page, world, running) -> None:
     sign_in(page)
     page.goto(TASK)
     page.get_by_role("link", name="Shell").click()
@@ -55,17 +54,15 @@ def test_a_shell_answers_and_is_in_the_history(page: Page, world, running, theme
     # The terminal shows colours outside the palette by `style` attributes, which the policy forbids in HTML texts.
     page.keyboard.type("printf '\\033[38;2;12;200;34m%s\\033[0m\\n' gr''een\n")
     expect(screen(page).locator("span", has_text="green").last).to_have_css("color", "rgb(12, 200, 34)")
-    SHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SHOTS / f"shell-{theme}-1280.png")
+    save(page, "shell-1280", full_page=False)
     page.keyboard.type("stty size\n")
     wide = screen(page).inner_text()
     page.set_viewport_size({"width": 600, "height": 700})
     page.keyboard.type("clear; stty size; seq 1 20000 | tail -1\n")
     expect(screen(page)).to_contain_text("20000")
     assert wide != screen(page).inner_text()
-    sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    assert sideways <= 0
-    page.screenshot(path=SHOTS / f"shell-{theme}-600.png")
+    assert_fits(page, "the shell")
+    save(page, "shell-600", full_page=False)
     page.keyboard.type("exit 4\n")
     expect(page.get_by_role("status")).to_have_text("The shell has ended: status 4")
     expect(page.get_by_role("button", name="Open a new shell")).to_be_visible()

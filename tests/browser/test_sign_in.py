@@ -1,15 +1,15 @@
-"""Tests of the ways to sign in, in a real browser: a passkey, and screenshots of the pages."""
+"""Tests of the ways to sign in, in a real browser: a passkey, and pages that fit their screen."""
 
 from __future__ import annotations
 
-import pytest
 from allauth.mfa.models import Authenticator
 from django.contrib.auth import get_user_model
 from playwright.sync_api import Page, expect
 
 from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import system
-from tests.browser.conftest import LOOKS, SHOTS, sign_in
+from tests.browser.conftest import sign_in
+from tests.browser.looks import look_at
 
 
 def give_passkey_device(page: Page) -> None:
@@ -49,14 +49,13 @@ def test_a_person_adds_a_passkey_and_signs_in_with_it_alone(page: Page, portal: 
     expect(page.locator(".who-name")).to_have_text("operator")
 
 
-@pytest.mark.parametrize("size, scheme", LOOKS)
-def test_screenshots_of_the_pages_of_sign_in(context, page, size, scheme) -> None:
+def test_pages_of_sign_in_fit_their_screen(page) -> None:
+    page.goto("/accounts/login/")
+    look_at(page, "login")
     user = get_user_model().objects.get(username="operator")
     for name in ("laptop", "nightly build"):
         token_issue(principal=system("test"), user=user, name=name, scopes=["read", "write"])
     sign_in(page)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    page.emulate_media(color_scheme=scheme)
     for name, path in {
         "sign-in": "/sign-in/",
         "tokens": "/tokens/",
@@ -66,13 +65,4 @@ def test_screenshots_of_the_pages_of_sign_in(context, page, size, scheme) -> Non
         page.goto(path)
         if name == "tokens":
             page.get_by_text("Rotate…").first.click()
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is too wide"
-        page.screenshot(path=SHOTS / f"{name}-{size[0]}-{scheme}.png", full_page=True)
-
-
-@pytest.mark.parametrize("size, scheme", LOOKS)
-def test_screenshots_of_the_page_to_sign_in(page, size, scheme) -> None:
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    page.emulate_media(color_scheme=scheme)
-    page.goto("/accounts/login/")
-    page.screenshot(path=SHOTS / f"login-{size[0]}-{scheme}.png", full_page=True)
+        look_at(page, name)

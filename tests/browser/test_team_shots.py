@@ -1,4 +1,4 @@
-"""Screenshots of the pages of organisations and teams, in both themes and two widths. They are saved in `shots/`."""
+"""Tests that no page of organisations and teams is wider than the screen. With SHOTS=1, they save pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from quota.tenancy.invitations import invitation_send, link_of
 from quota.tenancy.service_accounts import service_account_create, service_account_token
 from quota.tenancy.tenants import tenant_create, tenant_set
 from quota.vocabulary.permissions import Role
-from tests.browser.conftest import LOOKS, SHOTS, sign_in
+from tests.browser.conftest import sign_in
+from tests.browser.looks import look_at
 from tests.integration import rows
 from tests.integration import world as people
 
@@ -61,27 +62,12 @@ def secret(world) -> str:
     return secret
 
 
-@pytest.mark.parametrize(("size", "theme"), LOOKS)
-def test_pages_of_teams_look_right(chromium, portal, secret, size, theme) -> None:
-    SHOTS.mkdir(exist_ok=True)
-    context = chromium.new_context(base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
-    try:
-        page = context.new_page()
-
-        def shoot(name: str) -> None:
-            page.wait_for_load_state("load")
-            page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
-            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
-
-        path = "/invitations/" + link_of(secret).rsplit("/invitations/")[1]
+def test_pages_of_teams_look_right(page, secret) -> None:
+    page.goto("/invitations/" + link_of(secret).rsplit("/invitations/")[1])
+    look_at(page, "join")
+    page.get_by_role("link", name="Create an account").click()
+    look_at(page, "signup")
+    sign_in(page, "sre")
+    for name, path in PAGES.items():
         page.goto(path)
-        shoot("join")
-        page.get_by_role("link", name="Create an account").click()
-        shoot("signup")
-        sign_in(page, "sre")
-        for name, where in PAGES.items():
-            page.goto(where)
-            shoot(name)
-    finally:
-        context.close()
+        look_at(page, name)
