@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quota.vocabulary.resources import ACCELERATORS, PORTS
-from scheduling.core.kernels.compiled import compiled, inlined
+from scheduling.core.kernels.compiled import inlined, kernel
 from scheduling.core.kernels.cores import cores_of, hold_cores
 from scheduling.core.kernels.devices import WHOLE, hold_devices, share_of
 from scheduling.core.vocabulary.kernel_arrays import Bools, Floats, Ints, MachineArrays, Running
@@ -112,7 +112,7 @@ def _remove(machines: MachineArrays, running: Running, t: int, m: int) -> None:
     hold_cores(machines, m, cores_of(running, t), -1)
 
 
-@compiled
+@kernel
 def earliest_fit(
     machines: MachineArrays,
     running: Running,
@@ -152,7 +152,7 @@ def earliest_fit(
     return float("inf")
 
 
-@compiled
+@kernel
 def choose(wanted: Wanted, sums: Sums, order: Ints, taken: Ints) -> int:
     """Distribute the wanted tasks over the machines in the given `order`, with as many as possible on each. Write the
     number of tasks per machine into `taken` [P], and return how many tasks have a machine.

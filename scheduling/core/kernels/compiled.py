@@ -63,22 +63,33 @@ def constant(value: int) -> int:
     return cast(int, np.int64(value))
 
 
-# Without references to count, what makes no arrays compiles faster.
-_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
+# Without references to count, what makes no arrays compiles faster. Nothing calls the kernels from C.
+_ALL: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
+_KERNEL: dict[str, Any] = {**_ALL, "cache": True, "_nrt": False}
+_CALLED_BY_KERNELS: dict[str, Any] = {**_ALL, "no_cpython_wrapper": True, "_nrt": False}
+
+
+def kernel(function: F) -> F:
+    """Compile a function that Python code calls, and that creates no arrays. It uses only the arrays that its callers
+    pass.
+    """
+    return cast(F, numba.njit(**_KERNEL)(function))
 
 
 def compiled(function: F) -> F:
-    """Compile a function that creates no arrays. It uses only the arrays that its callers pass."""
-    return cast(F, numba.njit(**_OPTIONS)(function))
+    """Compile a function that only kernels call, and that creates no arrays. The cache contains its code as a part of
+    these kernels. Without code that converts values of Python, it compiles faster.
+    """
+    return cast(F, numba.njit(**_CALLED_BY_KERNELS)(function))
 
 
 def inlined(function: F) -> F:
-    """Compile a function, and copy its code into its callers. Use this for short functions that are called for each
-    machine: the call itself would take longer than the work of the function.
+    """Compile a function that only kernels call, and copy its code into its callers. Use this for short functions that
+    are called for each machine: the call itself would take longer than the work of the function.
     """
-    return cast(F, numba.njit(forceinline=True, **_OPTIONS)(function))
+    return cast(F, numba.njit(forceinline=True, **_CALLED_BY_KERNELS)(function))
 
 
 def allocating(function: F) -> F:
-    """Compile a function that may create arrays."""
-    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+    """Compile a function that Python code calls, and that may create arrays."""
+    return cast(F, numba.njit(cache=True, **_ALL)(function))

@@ -8,7 +8,7 @@ unreserved. Batch tasks run on all cores and reserve none.
 
 from __future__ import annotations
 
-from scheduling.core.kernels.compiled import compiled, inlined
+from scheduling.core.kernels.compiled import inlined, kernel
 from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32, MachineArrays, Running
 
 
@@ -68,7 +68,7 @@ def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
         machines.sharing[m] += by
 
 
-@compiled
+@kernel
 def judge_cores(machines: MachineArrays, running: Running, want: int, ceiling: int, few: Bools, most: Ints32) -> None:
     """Write two values for each machine into the arrays `few` [P] and `most` [P]. Tasks with a priority below `ceiling`
     count as preempted.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels.compiled import compiled, inlined
+from scheduling.core.kernels.compiled import compiled, inlined, kernel
 from scheduling.core.vocabulary.kernel_arrays import Ints, MachineArrays, TaskCounts
 
 # Kinds of domain.
@@ -64,13 +64,13 @@ def count_in(machines: MachineArrays, counts: TaskCounts, job: int, m: int, by: 
         counts.power[row, machines.power[m]] += by
 
 
-@compiled
+@kernel
 def count_all(machines: MachineArrays, counts: TaskCounts, jobs: Ints, positions: Ints) -> None:
     for i in range(jobs.shape[0]):
         count_in(machines, counts, jobs[i], positions[i], 1)
 
 
-@compiled
+@kernel
 def count_on_each(counts: TaskCounts, machines: MachineArrays, job: int, result: Ints) -> None:
     """Write the number of tasks of `job` on each machine into `result` [P]."""
     for m in range(result.shape[0]):

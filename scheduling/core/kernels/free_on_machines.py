@@ -5,7 +5,7 @@ preempted, and whether tasks are placed by limit or by reservation (§5.5).
 from __future__ import annotations
 
 from quota.vocabulary.resources import PORTS
-from scheduling.core.kernels.compiled import compiled, inlined
+from scheduling.core.kernels.compiled import compiled, inlined, kernel
 from scheduling.core.vocabulary.kernel_arrays import SKIPPED, Bools, Ints, Levels, MachineArrays, Running
 
 
@@ -66,7 +66,7 @@ def room(machines: MachineArrays, running: Running, levels: Levels, m: int, aske
                 levels.most[level, r, block] = max(levels.most[level, r, block], left)
 
 
-@compiled
+@kernel
 def count_room(
     machines: MachineArrays, running: Running, levels: Levels, positions: Ints, asked: Bools, sums: Ints
 ) -> None:
@@ -84,7 +84,7 @@ def count_room(
                     left[positions[i]] = sums[i, level, 0, r]
 
 
-@compiled
+@kernel
 def find_most(levels: Levels, blocks: Ints, asked: Bools) -> None:
     """Compute `levels.most`, the largest free capacity in a block of machines, from `levels.left`, for the blocks with
     the numbers `blocks` [N]. Only resources for which `asked` [R] is true are computed.
@@ -101,7 +101,7 @@ def find_most(levels: Levels, blocks: Ints, asked: Bools) -> None:
                     levels.most[level, r, block] = most
 
 
-@compiled
+@kernel
 def sum_capacity(
     up: Bools, capacity: Ints, prod_limit: Ints, reserved: Ints, slots: Ints, parts: Ints, sums: Ints
 ) -> None:

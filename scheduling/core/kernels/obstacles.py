@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quota.vocabulary.resources import ACCELERATORS, PORTS
-from scheduling.core.kernels.compiled import compiled, constant, inlined
+from scheduling.core.kernels.compiled import constant, inlined, kernel
 from scheduling.core.kernels.counts import MACHINE, POWER, count_of
 from scheduling.core.kernels.devices import WHOLE, share_of
 from scheduling.core.kernels.filters import has_crashed
@@ -28,7 +28,7 @@ _NONE = constant(0)
 _BLOCK = 1024
 
 
-@compiled
+@kernel
 def device_room(machines: MachineArrays, running: Running, want: int, ceiling: int, room: Ints) -> None:
     """Reduce `room` [P], the free accelerators of each machine, to the amount that one task can get, in thousandths of
     a device. If `want` < 1,000, the task needs a part of one device: the amount is the largest free part of a device.
@@ -52,7 +52,7 @@ def device_room(machines: MachineArrays, running: Running, want: int, ceiling: i
         room[m] = min(room[m], most if want < WHOLE else whole)
 
 
-@compiled
+@kernel
 def judge(
     machines: MachineArrays,
     capacity: Ints,

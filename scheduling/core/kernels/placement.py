@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 
 from quota.vocabulary.resources import ACCELERATORS, PORTS
-from scheduling.core.kernels.compiled import compiled, constant, inlined
+from scheduling.core.kernels.compiled import compiled, constant, inlined, kernel
 from scheduling.core.kernels.cores import cores_of, cores_suit, hold_cores
 from scheduling.core.kernels.counts import count_in
 from scheduling.core.kernels.devices import hold_devices, pick_devices, share_of
@@ -458,7 +458,7 @@ def _give_back(t: Tables, first: int, until: int) -> int:
     return undone
 
 
-@compiled
+@kernel
 def place(t: Tables, begin: int) -> int:
     """Decide the placements of the tasks in the queue, from position `begin` on. Write the chosen machines and the
     tasks to preempt into `t.placed`, and update the used capacity in `t.machines`. Return -1 at the end of the queue.

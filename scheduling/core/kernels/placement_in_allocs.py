@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quota.vocabulary.resources import ACCELERATORS, PORTS
-from scheduling.core.kernels.compiled import compiled, constant
+from scheduling.core.kernels.compiled import compiled, constant, kernel
 from scheduling.core.kernels.devices import pick_devices, share_of
 from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
 
@@ -106,7 +106,7 @@ def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
     return -1
 
 
-@compiled
+@kernel
 def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, alloc: Ints, devices: Ints) -> None:
     """Place tasks into allocs, in order, until about `most` of the N tasks are placed. The kernel writes into `alloc`
     [N] the row of the alloc chosen for each task, -1 if none fits, -2 if the task was not tried, or -3 if as many tasks

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels.compiled import allocating, compiled
+from scheduling.core.kernels.compiled import allocating, kernel
 from scheduling.core.vocabulary.kernel_arrays import Estimates, Estimating, History, Ints, Ints32, Reserved
 
 _SPREAD = np.int64(0x9E3779B97F4A7C15 - 2**64)  # Fibonacci hashing: task ids of one job differ in their low bits alone
@@ -42,7 +42,7 @@ def find(ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_inca
             at = (at + 1) & mask
 
 
-@compiled
+@kernel
 def estimate(reserved: Reserved, history: History, demand: Ints, sample: Ints, how: Estimating, out: Estimates) -> None:
     """Add one sample to the usage history of each running task, and write its new reservation into `out`. `sample`: for
     each task, the row of `demand` that has the task's measured demand, or -1 if the task was not measured.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quota.vocabulary.resources import ACCELERATORS
-from scheduling.core.kernels.compiled import compiled
+from scheduling.core.kernels.compiled import kernel
 from scheduling.core.kernels.devices import share_of
 from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
 
@@ -35,7 +35,7 @@ class Accounts(NamedTuple):
     changed: Ints
 
 
-@compiled
+@kernel
 def settle(accounts: Accounts, moves: Ints, tick: int) -> None:
     """Apply `moves` [N, COLUMNS] to `accounts`, in order. In each move, a task starts on a machine or leaves it. The
     reservation of a task that starts is its limit (§5.5). `tick`: the value that is written into `accounts.changed` for
