@@ -9,7 +9,6 @@ from portal.settings.base import BORG_DNS_SNAPSHOT, DATABASES, INSTALLED_APPS, O
 SECRET_KEY = "only-for-tests-" + "x" * 50
 BORG_SECRET_KEYS = "b25seS1mb3ItdGVzdHMtb2Ytc2VjcmV0cy14eHh4eHg="  # noqa: S105 - only for tests
 ALLOWED_HOSTS = ["*"]
-DATABASES["default"]["CONN_MAX_AGE"] = 0
 # `tests.engines` has migrated this database.
 DATABASES["default"]["TEST"] = {"TEMPLATE": DATABASES["default"]["NAME"]}
 INSTALLED_APPS.append(OIDC_APP)
