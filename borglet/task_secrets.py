@@ -121,7 +121,11 @@ class SecretValet:
             except SecretsUnavailable as error:
                 held = self._held.get(task.key)
                 if held is not None and not error.answered:
-                    log.warning("task %s starts with the secrets that it had: %s", task.name, error)
+                    log.warning(
+                        "cannot get new secrets for task %s, so it starts with those that the Borglet got last: %s",
+                        task.name,
+                        error,
+                    )
                     return held
                 reason = str(error)
             if reason != logged:
@@ -160,7 +164,7 @@ class SecretValet:
             except (SecretsUnavailable, OSError) as error:
                 reason = str(error)
             if reason != logged:
-                log.warning("task %s keeps its secrets: %s; the Borglet tries again", task.name, reason)
+                log.warning("cannot update all secret files of task %s; the Borglet tries again: %s", task.name, reason)
                 logged = reason
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -113,7 +113,7 @@ def job_notices() -> None:
     try:
         named += conditions_notify(now=timezone.now())
     except Exception:
-        log.exception("tenants not notified of the conditions of jobs; the next run tries again")
+        log.exception("tenants not notified of failing, pending or late jobs; the next run tries again")
     for cell in Cell.operated.order_by("id"):
         try:
             named += events_notify(cell)
@@ -122,7 +122,7 @@ def job_notices() -> None:
                 "tenants not notified of failed jobs and stopped updates; the next run tries again", cell=cell.name
             )
     if named:
-        log.info("tenants notified of events and conditions of their jobs", jobs=named)
+        log.info("tenants notified of problems of their jobs, or that the problems have ended", jobs=named)
 
 
 @shared_task(name="scheduling.statistics", ignore_result=True)
@@ -139,7 +139,11 @@ def statistics_forget() -> None:
     now = timezone.now()
     folded, dropped = statistics_fold_old(now=now), statistics_drop_old(now=now)
     if folded or dropped:
-        log.info("old statistics per hour summed to days, and the oldest deleted", days=folded, deleted=dropped)
+        log.info(
+            "old hourly statistics were combined into daily statistics, and the oldest statistics were deleted",
+            days=folded,
+            deleted=dropped,
+        )
 
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)
@@ -187,9 +191,9 @@ def record(name: str, machines: int, days: float, seed: int) -> None:
     """
     try:
         done = record_in_child(name=name, machines=machines, days=days, seed=seed)
-        log.info("study cell recorded", cell=name, result=done)
+        log.info("study cell with a simulated history created", cell=name, result=done)
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-        log.error("cannot record a study cell", cell=name, error=str(error))
+        log.error("cannot create a study cell with a simulated history", cell=name, error=str(error))
 
 
 @shared_task(name="scheduling.sessions_clear", ignore_result=True)

@@ -144,7 +144,11 @@ class LockDoors:
         if door.delivered[name] != before:
             door.unclaimed.discard(name)
         if name in door.unclaimed and name not in door.acquiring and name not in door.releases:
-            log.info("task %s left before it got lock %s, which is released", door.run.key, name)
+            log.info(
+                "task %s closed its connection before it got the answer about lock %s; the Borglet releases the lock",
+                door.run.key,
+                name,
+            )
             release = door.releases[name] = asyncio.get_running_loop().create_task(self._release(door, name))
             release.add_done_callback(lambda _: door.releases.pop(name, None))
 

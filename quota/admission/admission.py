@@ -182,8 +182,8 @@ def _exhausted(ask: AdmissionRequest, cell: str, band: str, stopped: str) -> Rej
 def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]) -> Rejected:
     return Rejected(
         "too-large",
-        f"with this change, live jobs of tenant {ask.tenant} would request more than {_MOST} of {', '.join(names)}"
-        f" at {band} in cell {cell}; lower the limits",
+        f"with this change, all jobs of tenant {ask.tenant} in band {band} of cell {cell} together would request more"
+        f" {', '.join(names)} than the portal can count, which is {_MOST}; lower the limits or the number of tasks",
         fields={f"limit.{name}": f"the sum of all jobs is more than {_MOST}" for name in names},
         figures={"tenant": ask.tenant, "cell": cell, "band": band, "most": _MOST},
     )

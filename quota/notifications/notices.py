@@ -37,7 +37,8 @@ def notify(
     """
     if kind not in BY_NAME:
         raise ValueError(
-            f"the notice kind {kind!r} is unknown; give one of `KINDS` in quota/notifications/notice_kinds.py"
+            f"the notice kind {kind!r} is unknown; correct the name in the code that sends the notice, or add the kind"
+            " to `KINDS` in quota/notifications/notice_kinds.py"
         )
     if level not in LEVELS:
         raise ValueError(f"the level {level!r} is unknown; give one of {', '.join(LEVELS)}")

@@ -92,7 +92,13 @@ def check_code(user: Any, code: str) -> None:
     form = BaseAuthenticateForm(data={"code": code}, user=user)
     if not form.is_valid():
         detail = " ".join(form.errors.get("code", []))
-        raise Rejected("wrong-code", f"the code is not accepted: {detail}", fields={"code": detail}, status=401)
+        raise Rejected(
+            "wrong-code",
+            f"the code of the second factor is not accepted: {detail} Give the current code of your authenticator app,"
+            " or an unused recovery code",
+            fields={"code": detail},
+            status=401,
+        )
     form.authenticator.record_usage()
 
 

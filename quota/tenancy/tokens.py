@@ -80,8 +80,8 @@ def token_issue(
         if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
             raise Rejected(
                 "service-account",
-                f"{user.get_username()} is a service account; give the tenant of the account, to which the token is"
-                " bound, and an expiry time",
+                f"{user.get_username()} is a service account, so its token needs an expiry time and the tenant of the"
+                " account; give both",
                 fields={"expires_at": "the token is for a service account; give an expiry time"}
                 if expires_at is None
                 else {"tenant": "the token is for a service account; give the tenant of the account"},

@@ -179,7 +179,7 @@ def _may_change(job: Job) -> None:
             return
     why = f"{crashing} tasks crash again and again" if crashing else last.detail or "no reason"
     detail = f"cannot scale job {job.name}, because its last update was stopped: {why};"
-    raise Conflict(STOPPED, f"{detail} update, undo or restart the job")
+    raise Conflict(STOPPED, f"{detail} update, undo or restart the job, so that the autoscaler scales it again")
 
 
 def no_open_update(job: Job) -> None:

@@ -154,7 +154,9 @@ def run_name(name: str, due_at: dt.datetime, *, by_hand: bool = False) -> str:
 def _check_header(file: CronFile, problems: Problems) -> None:
     parser.check_header(file, (KIND,), problems)
     if len(file.name) > MAX_NAME:
-        problems.add("name", f"has {len(file.name)} characters; give at most {MAX_NAME}, because runs add their time")
+        problems.add(
+            "name", f"the name has {len(file.name)} characters; give at most {MAX_NAME}, because runs add their time"
+        )
     problems.choice("overlap", file.overlap, OVERLAPS)
     problems.number("catch_up_s", file.catch_up_s, MIN_CATCH_UP_S, MAX_CATCH_UP_S)
     problems.number("keep_runs", file.keep_runs, 1, MAX_KEPT_RUNS)

@@ -141,7 +141,9 @@ def job_file(name: str, suffix: str, job: Mapping[str, Any], values: Mapping[str
 def _check_header(file: TemplateFile, problems: Problems) -> None:
     parser.check_header(file, (KIND,), problems)
     if len(file.name) > MAX_NAME:
-        problems.add("name", f"has {len(file.name)} characters; give at most {MAX_NAME}, because jobs add a suffix")
+        problems.add(
+            "name", f"the name has {len(file.name)} characters; give at most {MAX_NAME}, because jobs add a suffix"
+        )
     problems.text("description", file.description, 1_000)
     for name in ("name", "tenant", "cell"):
         if name in file.job:

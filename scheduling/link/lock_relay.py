@@ -151,7 +151,11 @@ class LockRelay:
         try:
             keys = notices.read(message)
         except ValueError as error:
-            log.warning("cannot read a notice of locks; it is ignored", error=str(error))
+            log.warning(
+                "cannot read a message from Redis about changed locks;"
+                " requests that wait for locks read them again a few seconds later",
+                error=str(error),
+            )
             return
         for key in keys:
             self.waits.changed(key)

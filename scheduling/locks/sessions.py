@@ -149,7 +149,11 @@ def extended(space: Space, seeker: Seeker, own: Session | None) -> Session:
         )
         return own
     if seeker.uid is not None:
-        raise Conflict("session-ended", f"session {seeker.uid} has ended, or is not yours; acquire without a session")
+        raise Conflict(
+            "session-ended",
+            f"session {seeker.uid} has ended, or is not yours; acquire the lock without a session;"
+            " this begins a new one",
+        )
     job, index, incarnation, run = seeker.ids
     # A session that has expired does not come back, so that it does not hold its earlier locks again.
     execute(

@@ -120,7 +120,7 @@ class _Listener:
             self._pubsub.subscribe(self._channel)
             if self._pubsub.get_message(timeout=self._timeout_s) is None:
                 raise redis.TimeoutError(
-                    f"Redis did not confirm within {self._timeout_s:g} s that it will pass on the machine's answer;"
+                    f"Redis did not confirm the subscription to the machine's answer within {self._timeout_s:g} s;"
                     " check the Redis server"
                 )
         except BaseException:

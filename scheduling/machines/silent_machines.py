@@ -159,7 +159,10 @@ class Silence:
             return False
         if self._overloaded_since is None:
             self._overloaded_since = contacts.now
-            log.warning("link shards are overloaded; no machine is marked down", shards=sorted(contacts.overloaded))
+            log.warning(
+                "link shards are overloaded, so reports of machines may be late; no machine is marked down for now",
+                shards=sorted(contacts.overloaded),
+            )
         return contacts.now - self._overloaded_since <= OVERLOAD_BELIEVED_S
 
     def _doubt(self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float) -> set[str]:

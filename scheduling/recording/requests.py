@@ -91,5 +91,8 @@ def record_in_child(*, name: str, machines: int, days: float, seed: int) -> str:
     command += ["--machines", str(machines), "--days", str(days), "--seed", str(seed)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
     if done.returncode:
-        raise RuntimeError(f"cannot record cell {name}; the process printed: {done.stderr.strip()[-1000:]}")
+        raise RuntimeError(
+            f"cannot create study cell {name} with a simulated history; the process printed:"
+            f" {done.stderr.strip()[-1000:]}"
+        )
     return done.stdout.strip()

@@ -103,7 +103,11 @@ def plan_make(
         )
         entry.append(events.RepackingSet(repacking=row.pk, state=row.state, tasks=row.moves, detail=row.detail))
     log.info(
-        "planned a re-packing", repacking=row.pk, seconds=row.planning_s, machines=len(plan.steps), moves=row.moves
+        "the planning of a re-packing has ended; a re-packing moves tasks to make machines free",
+        repacking=row.pk,
+        seconds=row.planning_s,
+        machines=len(plan.steps),
+        moves=row.moves,
     )
 
 

@@ -172,7 +172,8 @@ def repacking_release(*, principal: Principal, cell: Cell, number: int, reason: 
         held = list(row.drains.order_by().values_list("machine_id", flat=True))
         if not held:
             raise Conflict(
-                "nothing-to-return", f"re-packing {row.pk} keeps no machine free; there is nothing to return"
+                "nothing-to-return",
+                f"re-packing {row.pk} holds no machines free now, so it has none to return to the scheduler",
             )
         machines_uncordon(
             entry,

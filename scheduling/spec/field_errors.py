@@ -54,7 +54,7 @@ class Problems:
         if "\x00" in value:
             self.add(path, "contains a NUL character; remove it")
         elif len(value) > longest:
-            self.add(path, f"has {len(value)} characters; give at most {longest}")
+            self.add(path, f"the value has {len(value)} characters; give at most {longest}")
 
     def choice(self, path: str, value: str, known: Iterable[str]) -> None:
         if value not in (values := list(known)):

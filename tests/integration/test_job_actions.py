@@ -376,9 +376,11 @@ def test_scaling_does_not_end_a_restart_or_resume_an_update_paused_meanwhile(
     job_restart(principal=ann, job=job)
     answer = post(client, "scale/", {"tasks": 4}).json()
     assert (answer["code"], "undo" in answer["detail"]) == ("restart-open", False)
-    assert "wait until it ends" in answer["detail"]
+    assert "Wait until the restart ends" in answer["detail"]
     update_pause(principal=ann, job=job)
-    assert "is paused; resume it and wait" in post(client, "scale/", {"tasks": 4}).json()["detail"]
+    assert (
+        "is paused. Resume it, and wait until the restart ends" in post(client, "scale/", {"tasks": 4}).json()["detail"]
+    )
     file = world.with_task(tasks=4, command=["new"])
     updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
     check = updates.check_revision

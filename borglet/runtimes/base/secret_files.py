@@ -131,7 +131,10 @@ class SecretFiles:
             if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and in_memory(target):
                 return target
         if not self.usable():
-            raise OSError(f"{self._memory} is not a file system in memory, in which secrets can be stored")
+            raise OSError(
+                f"cannot store secrets in {self._memory}, because it is not a writable file system in memory; mount a"
+                " tmpfs there to which the user of the Borglet may write"
+            )
         target = Path(tempfile.mkdtemp(prefix="borg-secrets-", dir=self._memory))
         target.chmod(0o711)  # tasks enter their own folders, and cannot list the others
         with suppress(FileNotFoundError):

@@ -153,8 +153,8 @@ class UsageHistory:
         number = len(samples.task_id)
         if len(samples.incarnation) != number or samples.demand.shape != (number, len(KINDS)):
             raise ValueError(
-                f"the arrays for {number} samples have wrong shapes: give incarnation the shape [{number}], and demand "
-                f"the shape [{number}, {len(KINDS)}]"
+                f"the arrays for {number} samples have wrong shapes: the array `incarnation` must have the shape "
+                f"[{number}], and the array `demand` the shape [{number}, {len(KINDS)}]"
             )
         if passed_s < 0:
             raise ValueError(f"passed_s is {passed_s:g}; give a number of seconds that is not negative")

@@ -620,6 +620,8 @@ def unpacked(event: Event) -> Event:
         try:
             tasks, reservations = reservation_packing.unpack(event.packed)
         except ValueError as error:
-            raise msgspec.ValidationError(f"the field `packed` of the event cannot be read: {error}") from error
+            raise msgspec.ValidationError(
+                f"the event's list of reservations (field `packed`) cannot be read: {error}"
+            ) from error
         return ReservationsSet(tasks=tasks, reservations=reservations)
     return event

@@ -106,7 +106,7 @@ def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
     """
     if len(vector) > axis:
         raise ValueError(
-            f"the vector has amounts of {len(vector)} resources, but the loaded state of the cell has {axis}; load the"
-            " state of the cell again, for example by a restart of this process"
+            f"amounts of {len(vector)} resources were given, but the cell had only {axis} resources when this process"
+            " loaded it; load the cell again, for example by a restart of this process"
         )
     return (*vector, *[0] * (axis - len(vector)))

@@ -246,7 +246,11 @@ class Archiver:
             try:
                 self._check(file)
             except ArchiveFailed as error:
-                log.warning("a file of the archive is written again", file=file.key, reason=str(error))
+                log.warning(
+                    "a file of the archive is damaged or missing, so the archiver writes it again from PostgreSQL",
+                    file=file.key,
+                    reason=str(error),
+                )
                 days = DayRange(file.table, file.day, file.first, file.last)
                 wanted = ended_jobs.jobs_of_file(file) if file.table == ENDED else days
                 self._store(file.cell, wanted, generation=file.generation)

@@ -56,11 +56,11 @@ def _check_open_update(job: Job) -> None:
     if update is None or (update.paused_at is None and not update.restarts):
         return
     if update.restarts:
-        how, first = ("paused", "resume it and ") if update.paused_at is not None else ("in progress", "")
+        how, first = ("paused", "Resume it, and wait") if update.paused_at is not None else ("in progress", "Wait")
         raise Conflict(
             "restart-open",
-            f"cannot scale job {job.name}, because a restart of its tasks is {how}; {first}wait until it ends, or"
-            " update the job with a job file that has another number of tasks, which ends the restart",
+            f"cannot scale job {job.name}, because a restart of its tasks is {how}. {first} until the restart ends. Or"
+            " update the job with a job file that has another number of tasks: this update ends the restart",
         )
     detail = f"cannot scale job {job.name}, because its update is paused; resume or undo the update first"
     raise Conflict("update-paused", detail)

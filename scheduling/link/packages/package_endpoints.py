@@ -325,7 +325,7 @@ class PackageDoors:
                     self._holdings.written(reports)
                 except DatabaseAway as error:
                     log.warning(
-                        "the database is unreachable; the packages of machines will be stored when it answers",
+                        "the database is unreachable; the lists of packages on machines will be stored when it answers",
                         error=str(error),
                     )
 

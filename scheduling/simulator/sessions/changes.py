@@ -27,7 +27,7 @@ def change(simulation: Simulation, name: str, value: str) -> None:
 
     * `scorer`, `reclamation` and all other settings of a cell
     * `pass_every_s`, `look_every_s`: the intervals of passes and of reclamation
-    * `BAND.prod`, `BAND.preempts_within`: a rule of a band, true or false
+    * `BAND.prod`, `BAND.preempts_within`: a setting of a priority band, true or false
     * `add_machines`: `NUMBER:CORES:GIB`, further machines of one type
     """
     if name == "add_machines":
@@ -62,7 +62,7 @@ def _change_band(simulation: Simulation, name: str, value: str) -> None:
     bands = simulation.settings.bands
     if rule not in _BAND_RULES or band_name not in {band.name for band in bands}:
         names = ", ".join(f"{band.name}.{one}" for band in bands for one in _BAND_RULES)
-        raise ValueError(f"{name!r} is not a rule of a band; the rules of bands are {names}")
+        raise ValueError(f"{name!r} is not a setting of a priority band; the settings are {names}")
     on = _json(name, value)
     if not isinstance(on, bool):
         raise ValueError(f"{name} is {value!r}; give true or false")

@@ -41,7 +41,10 @@ def load_trace(name: str, data: Path | None, *, seed: int = 2011) -> tuple[list[
     if name == DRAWN:
         return drawn.drawn(seed=seed)
     if data is None:
-        raise ValueError(f"source {name!r} needs a folder with the files of the trace; give the folder after the name")
+        raise ValueError(
+            f"source {name!r} needs a folder with the files of the trace; give the folder, as in `borgctl faux open"
+            f" {name} FOLDER` or `manage.py record CELL --source {name} --data FOLDER`"
+        )
     if name == "google2011":
         machines, workload = google2011.month(data, seed=seed)
         return list(machines), workload

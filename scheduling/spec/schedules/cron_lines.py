@@ -157,11 +157,13 @@ def first_moment(local: dt.datetime, zone: ZoneInfo) -> dt.datetime | None:
 def parse(text: str) -> CronLine:
     """Return the parsed cron line: five fields, or a nickname such as @daily. Raises `CronLineError`."""
     if len(text) > MAX_LENGTH:
-        raise CronLineError(f"has {len(text)} characters; give at most {MAX_LENGTH}")
+        raise CronLineError(f"the cron line has {len(text)} characters; give at most {MAX_LENGTH}")
     given = _NICKNAMES.get(text.strip().lower(), text)
     parts = given.split()
     if given.strip().startswith("@"):
-        raise CronLineError(f"{text!r} is unknown; give five fields, or one of {', '.join(_NICKNAMES)}")
+        raise CronLineError(
+            f"{text!r} is unknown; give five cron fields, such as `30 2 * * *`, or one of {', '.join(_NICKNAMES)}"
+        )
     if len(parts) != len(_FIELDS):
         names = ", ".join(name for name, *_ in _FIELDS)
         raise CronLineError(f"{text!r} has {len(parts)} fields; give five: {names}, such as `30 2 * * *`")

@@ -99,7 +99,7 @@ def test_files_are_only_in_memory(tmp_path: Path) -> None:
     if secret_files.in_memory(tmp_path):
         pytest.skip("the folder of the tests is in memory")
     assert not on_disk.usable()
-    with pytest.raises(OSError, match="is not a file system in memory"):
+    with pytest.raises(OSError, match="is not a writable file system in memory"):
         on_disk.write("a", {"x": b"hunter2"}, (os.geteuid(), os.getegid()))
 
 

@@ -65,7 +65,7 @@ def test_an_event_of_version_1_stays_readable() -> None:
 def test_a_damaged_text_is_rejected_with_its_field(packed: str) -> None:
     with pytest.raises(
         msgspec.ValidationError,
-        match="the field `packed` of the event cannot be read: the packed reservations are damaged: ",
+        match=r"list of reservations \(field `packed`\) cannot be read: the packed reservations are damaged: ",
     ):
         events.decode(msgspec.json.encode({"kind": "reservations.set", "number": 1, "packed": packed}))
 

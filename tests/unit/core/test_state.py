@@ -85,7 +85,7 @@ def test_events_that_figure_2_does_not_know_are_refused() -> None:
 
 def test_a_vector_longer_than_the_axis_asks_for_a_fresh_state() -> None:
     longer = events.MachineSet(machine_id=1, hostname="m", address="", capacity=(*vector(cpu=1), 7))
-    with pytest.raises(ValueError, match="load the state of the cell again"):
+    with pytest.raises(ValueError, match="load the cell again"):
         CellState().apply(longer, revision=1, time=0.0)
     state = CellState(("tape",))
     state.apply(longer, revision=1, time=0.0)

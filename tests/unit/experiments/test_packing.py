@@ -57,7 +57,7 @@ def test_a_cell_that_is_too_small_is_cloned() -> None:
 
 
 def test_work_that_fits_on_no_number_of_machines_is_rejected() -> None:
-    with pytest.raises(ValueError, match="do not fit on 4 times the 2 machines"):
+    with pytest.raises(ValueError, match="do not fit, even with 4 copies of each of the 2 machines"):
         compact(cell(2, job(1, tasks=1, cpu=9000)), Packing(), seed=0)
 
 

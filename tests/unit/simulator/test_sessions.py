@@ -176,7 +176,7 @@ def test_what_if_compares_a_changed_cell() -> None:
         ("reclamation", "most", "must be off or baseline"),
         ("colour", "red", "the names are"),
         ("stop_share", "much", "give a number"),
-        ("batch.colour", "true", "the rules of bands are"),
+        ("batch.colour", "true", "is not a setting of a priority band; the settings are"),
         ("batch.prod", "3", "give true or false"),
         ("add_machines", "many", "NUMBER:CORES:GIB"),
         ("pass_every_s", "-1", "number of seconds"),

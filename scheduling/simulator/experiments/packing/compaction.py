@@ -45,8 +45,8 @@ def compact(work: CellWork, packing: Packing, *, seed: int) -> Compacted:
             return Compacted(math.ceil(step * size / STEPS), clones)
         clones *= 2
     raise ValueError(
-        f"the {work.tasks} tasks do not fit on {MOST_CLONES} times the {len(work.machines)} machines of the cell;"
-        " leave out the tasks that are larger than every machine"
+        f"the {work.tasks} tasks do not fit, even with {MOST_CLONES} copies of each of the {len(work.machines)}"
+        " machines of the cell; leave out the tasks that are too large for any machine"
     )
 
 
