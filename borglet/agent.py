@@ -362,7 +362,7 @@ class Agent:
         try:
             await self.runtime.hold_allocs(instruction.allocs, instruction.dropped)
         except (OSError, ValueError):
-            log.exception("cannot create or remove the folders of allocs; the next sample tries again")
+            log.exception("cannot create or remove the folders of allocs; the Borglet tries again in a few seconds")
             self._allocs_due = instruction
         self._report_allocs()
 

@@ -41,9 +41,11 @@ def invoices_close_due() -> None:
 @shared_task(name="quota.orders_advance", ignore_result=True)
 def orders_advance() -> None:
     if done := order_sweep.orders_advance():
-        log.info("due steps of orders done", orders=done)
+        log.info("the worker processed the orders that were due to start, renew, end or time out", orders=done)
     if cells := shortfalls.shortfalls_examine_lowered():
-        log.info("cells with decreased capacity checked for shortfalls", cells=cells)
+        log.info(
+            "the worker checked whether cells with decreased capacity have sold more quota than they have", cells=cells
+        )
 
 
 @shared_task(name="quota.shortfalls_examine", ignore_result=True)
@@ -55,4 +57,7 @@ def shortfalls_examine() -> None:
 @shared_task(name="quota.forget_old", ignore_result=True)
 def forget_old() -> None:
     if gone := retention.forget_old():
-        log.info("old rows deleted", **{name.replace(" ", "_"): rows for name, rows in gone.items()})
+        log.info(
+            "the worker deleted rows that are older than their retention time",
+            **{name.replace(" ", "_"): rows for name, rows in gone.items()},
+        )

@@ -122,7 +122,7 @@ def job_notices() -> None:
                 "tenants not notified of failed jobs and stopped updates; the next run tries again", cell=cell.name
             )
     if named:
-        log.info("tenants notified of problems of their jobs, or that the problems have ended", jobs=named)
+        log.info("the worker notified tenants of jobs whose problems began or ended", jobs=named)
 
 
 @shared_task(name="scheduling.statistics", ignore_result=True)
@@ -217,4 +217,4 @@ def packages_sweep() -> None:
 def shells_sweep() -> None:
     closed = shells.shells_sweep()
     if closed:
-        log.info("shells of dead portals closed", number=closed)
+        log.info("the worker closed shells whose portal process has ended", number=closed)

@@ -88,7 +88,9 @@ def _take(lock: socket.socket, host: str, port: int, patience_s: float) -> None:
                 import structlog  # not above, because the supervisor of `make up` does without it
 
                 structlog.get_logger(__name__).warning(
-                    "waiting for the port", reason=error.strerror, patience_s=patience_s
+                    "another process uses the DNS port; the resolver waits until the port is free",
+                    reason=error.strerror,
+                    patience_s=patience_s,
                 )
                 logged = True
             time.sleep(_AGAIN_S)

@@ -55,7 +55,9 @@ def read_sentinel_url(url: str) -> SentinelUrl | None:
     user, _, password = given.partition(":")
     name, _, database = path.partition("/")
     if not name:
-        raise ValueError("the name of the master is missing; give redis+sentinel://host:26379,host:26379/NAME")
+        raise ValueError(
+            "the URL lacks the name under which Sentinel knows the Redis master; give redis+sentinel://host:26379,host:26379/NAME"
+        )
     found = []
     for host in hosts.split(","):
         parts = urlsplit(f"//{host}")
@@ -67,11 +69,14 @@ def read_sentinel_url(url: str) -> SentinelUrl | None:
             raise ValueError("a host or its port is wrong; give redis+sentinel://host:26379,host:26379/NAME")
         found.append((parts.hostname, parts.port or _PORT))
     if database and not database.isdecimal():
-        raise ValueError("the database is not a number; give redis+sentinel://host:26379/NAME/0")
+        raise ValueError(
+            "the part after NAME/ is not the number of a Redis database; give redis+sentinel://host:26379/NAME/0"
+        )
     tls, files = scheme == "rediss+sentinel", parse_qsl(query, keep_blank_values=True)
     if any(not tls or key not in _FILES or not value for key, value in files):
         raise ValueError(
-            f"a parameter is wrong; give only rediss+sentinel://…?{_FILES[0]}=FILE, {' or '.join(_FILES[1:])}"
+            "the URL has a wrong parameter; only URLs that begin with rediss+sentinel:// may have parameters, and only"
+            f" {', '.join(f'{name}=FILE' for name in _FILES[:-1])} and {_FILES[-1]}=FILE"
         )
     credentials = {"username": unquote(user), "password": unquote(password)}
     return SentinelUrl(

@@ -156,7 +156,9 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._handshake.receive_eof()
             self._finish(
                 self._handshake.handshake_exc
-                or ConnectionResetError("the server closed the connection before it answered the handshake")
+                or ConnectionResetError(
+                    "the shard closed the connection before it answered the request for a WebSocket"
+                )
             )
         self._finish(ConnectionClosedError(None, None))
         if self._timer is not None:
@@ -219,7 +221,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         if loop.time() < self._deadline:
             self._arm(loop)
         else:
-            self._waiting.set_exception(TimeoutError("the server sent nothing in time"))
+            self._waiting.set_exception(TimeoutError("the shard sent no message within the time limit"))
 
 
 async def dial(

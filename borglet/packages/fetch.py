@@ -166,7 +166,11 @@ class _Download:
         self._restart()
         if mixed:
             self._unmixed = True
-            log.warning("package %s: the parts from several sources do not match", self._package.name)
+            log.warning(
+                "package %s: the parts from several sources do not fit together; the Borglet downloads it again"
+                " from one source",
+                self._package.name,
+            )
             return False
         detail = f"the content has the wrong digest: sha256:{found}; the machine skips this source"
         raise SourceFailed("mismatch", detail)

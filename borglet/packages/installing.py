@@ -12,6 +12,7 @@ import asyncio
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -326,7 +327,8 @@ class PackageManager:
                     log.exception("cannot remove package %s", each.name)
                     continue
                 freed += each.disk_bytes
-                log.info("removed package %s, which was last used at %.0f", each.name, each.used_at)
+                used = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(each.used_at))
+                log.info("the Borglet removed package %s, which was last used at %s", each.name, used)
                 self._notices.submit(self._sources.gone, each.digest)
         return freed
 

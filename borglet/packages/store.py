@@ -95,7 +95,10 @@ class PackageStore:
     def _checked(self, folder: Path, checkpoint: Callable[[], None]) -> StoredPackage | None:
         marker = self._marker(folder)
         if marker is None:
-            log.warning("package %s has no marker; the Borglet removes it", folder.name)
+            log.warning(
+                "package %s has no valid marker file, so its installation may be incomplete; the Borglet removes it",
+                folder.name,
+            )
             self._discard(folder)
             return None
         rebooted = marker.boot_id != self._boot_id

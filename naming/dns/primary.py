@@ -215,7 +215,12 @@ class Primary:
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 tries += 1
-                log.debug("cannot notify a secondary yet", address=address, port=port, reason=reason)
+                log.debug(
+                    "cannot notify a secondary DNS server of a change yet; the resolver tries again",
+                    address=address,
+                    port=port,
+                    reason=reason,
+                )
                 await asyncio.sleep(2.0 ** (tries - 1))
                 continue
             now = self._zones.get(cell)
@@ -223,7 +228,13 @@ class Primary:
                 return
             tries = 0  # the zone changed meanwhile
         increment(self.figures.notify_failures, f"{address}@{port}")
-        log.warning("cannot notify a secondary", address=address, port=port, cell=cell, reason=reason)
+        log.warning(
+            "the resolver cannot notify a secondary DNS server that the zone of a cell has changed",
+            address=address,
+            port=port,
+            cell=cell,
+            reason=reason,
+        )
 
 
 class Seldom:

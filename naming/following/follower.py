@@ -190,7 +190,11 @@ class Follower:
                         f"revision {table.revision + 1} is no longer in the journal, so all names are read again"
                     )
             except NewsUnreadable as error:
-                log.warning("the journal has a gap; the resolver reads the rows", cell=facts.name, reason=str(error))
+                log.warning(
+                    "the resolver cannot continue with the journal of a cell; it reads all DNS names of the cell again",
+                    cell=facts.name,
+                    reason=str(error),
+                )
                 await self._take_snapshot(facts)
                 return
             await self._apply(table, news)
@@ -223,7 +227,13 @@ class Follower:
         self._kept = [kept for kept in self._kept if kept is not self._tables[facts.cell_id]]
         self._put(facts.cell_id, table)
         counts = dict(zip(("jobs", "placed", "serving"), table.counts(), strict=True))
-        log.info("the names are loaded", cell=facts.name, revision=table.revision, serial=table.serial, **counts)
+        log.info(
+            "the resolver has loaded the DNS names of a cell",
+            cell=facts.name,
+            revision=table.revision,
+            serial=table.serial,
+            **counts,
+        )
 
     async def _watch(self) -> None:
         """Set the status to stale if the journal was not read for `stale_s` seconds. This also works while a read

@@ -253,7 +253,7 @@ def read_head(data: bytes) -> Head:
         known = msgspec.json.decode(line)
         found = known["format"]
     except (msgspec.DecodeError, KeyError, TypeError):
-        raise Unusable("the file is not a snapshot of names; the next snapshot replaces it") from None
+        raise Unusable("the file is not a snapshot of DNS names; the next snapshot replaces it") from None
     if found != FORMAT:
         raise Unusable(
             f"the snapshot has format {found}, but this version reads only format {FORMAT}; the next snapshot "

@@ -70,13 +70,23 @@ class SnapshotKeeper:
                 for _ in restore(data, head, table):
                     await asyncio.sleep(0)
             except (OSError, Unusable) as error:
-                log.warning("cannot use a snapshot of names", file=str(path), reason=str(error))
+                log.warning(
+                    "the resolver ignores a snapshot file of DNS names; it reads the missing names from PostgreSQL",
+                    file=str(path),
+                    reason=str(error),
+                )
                 continue
             self._follower.start_from(head.cell_id, table, head.history_id)
             self._written[head.cell] = (asyncio.get_running_loop().time(), head)
             loaded[head.cell_id] = head
             age_s, took_s = round(self._clock() - head.written_at), round(time.monotonic() - began, 2)
-            log.info("loaded a snapshot of names", cell=head.cell, revision=head.revision, age_s=age_s, took_s=took_s)
+            log.info(
+                "the resolver loaded the DNS names of a cell from its snapshot file",
+                cell=head.cell,
+                revision=head.revision,
+                age_s=age_s,
+                took_s=took_s,
+            )
         return len(loaded)
 
     def _checked(self, path: Path, head: Head) -> Head:
@@ -144,7 +154,7 @@ class SnapshotKeeper:
             await self._keep(table, pause_s=pause_s)
         except Exception:  # the resolver must go on, even if it cannot write the file
             self.failed += 1
-            log.exception("cannot write a snapshot of names", cell=table.cell)
+            log.exception("the resolver cannot write a snapshot of DNS names to its file", cell=table.cell)
 
     async def _keep(self, table: NameTable, *, pause_s: float) -> None:
         follower = self._follower
@@ -169,11 +179,19 @@ class SnapshotKeeper:
             size = await loop.run_in_executor(self._thread, _write, path, parts)
         except OSError as error:
             self.failed += 1
-            log.warning("cannot write a snapshot of names", file=str(path), error=str(error))
+            log.warning(
+                "the resolver cannot write a snapshot of DNS names to its file", file=str(path), error=str(error)
+            )
             return
         self._written[table.cell] = (loop.time(), capture.head)
         revision, took_s = capture.head.revision, round(loop.time() - began, 2)
-        log.info("wrote a snapshot of names", cell=table.cell, revision=revision, bytes=size, took_s=took_s)
+        log.info(
+            "the resolver wrote a snapshot of the DNS names of a cell to its file",
+            cell=table.cell,
+            revision=revision,
+            bytes=size,
+            took_s=took_s,
+        )
 
     def _forget(self) -> None:
         """Delete the files of removed cells, so that the resolver does not answer for them after the next start."""
@@ -183,9 +201,13 @@ class SnapshotKeeper:
             path = self._folder / f"{cell}{_SUFFIX}"
             try:
                 path.unlink(missing_ok=True)
-                log.info("deleted the snapshot of a removed cell", file=str(path))
+                log.info("the resolver deleted the snapshot file with the DNS names of a removed cell", file=str(path))
             except OSError as error:
-                log.warning("cannot delete the snapshot of a removed cell", file=str(path), error=str(error))
+                log.warning(
+                    "the resolver cannot delete the snapshot file with the DNS names of a removed cell",
+                    file=str(path),
+                    error=str(error),
+                )
 
 
 def _write(path: Path, parts: list[bytes]) -> int:

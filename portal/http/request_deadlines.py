@@ -137,7 +137,12 @@ class Front:
         if reply.begun or found is None:
             raise error
         if not isinstance(error, Overloaded):  # these are counted, and a line for each would be more load
-            log.warning("a request failed in an outage", path=scope["path"], code=found.code, error=str(error))
+            log.warning(
+                "a request failed, because a service that it needs is unreachable, full or busy",
+                path=scope["path"],
+                code=found.code,
+                error=str(error),
+            )
         await _answer(reply, scope, found)
 
     async def _socket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -154,7 +159,12 @@ class Front:
             found = outage_of(error)
             if found is None or state["closed"]:
                 raise
-            log.warning("a WebSocket failed in an outage", path=scope["path"], code=found.code, error=str(error))
+            log.warning(
+                "the portal closed a WebSocket, because a service that it needs is unreachable, full or busy",
+                path=scope["path"],
+                code=found.code,
+                error=str(error),
+            )
             if not state["accepted"]:  # a browser sees the code and the reason only after the accept
                 await send({"type": "websocket.accept"})
             await send({"type": "websocket.close", "code": AWAY, "reason": found.code})

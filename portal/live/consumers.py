@@ -76,7 +76,10 @@ class Watcher(AsyncWebsocketConsumer):
                 if await self.found_or_closed(self.find) is None:
                     return
             except DatabaseError as error:
-                log.info("cannot check the rights to watch; trying again later", error=str(error))
+                log.info(
+                    "the portal cannot check whether a user may still watch a live page; it tries again later",
+                    error=str(error),
+                )
 
     async def disconnect(self, code: int) -> None:
         for task in self.tasks:

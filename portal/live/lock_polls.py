@@ -88,7 +88,11 @@ class LockPolls:
             await reject(send, problem, headers={"retry-after": str(RETRY_AFTER_S)})
             return
         except (Rejected, DatabaseError) as problem:
-            log.info("a request for a lock is answered at once and does not wait", lock=asked.name, why=str(problem))
+            log.info(
+                "a request cannot wait until a lock is free, so Django answers it at once",
+                lock=asked.name,
+                why=str(problem),
+            )
         if not request.left:
             await self._inner(scope, request.again, send)
 

@@ -77,7 +77,9 @@ class NamePolls:
             return
         except (Rejected, DatabaseError) as problem:
             log.info(
-                "the hub cannot answer a long poll of a name; Django answers it", path=asked.path, why=str(problem)
+                "a request cannot wait for a change of a DNS name, so Django answers it at once",
+                path=asked.path,
+                why=str(problem),
             )
             answer = None
         if body.left:

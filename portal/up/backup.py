@@ -101,8 +101,9 @@ def restore(options: Options, file: Path) -> dict[str, Any]:
     home = Home(options.home)
     if home.path.exists() and any(home.path.iterdir()):
         raise BackupError(
-            f"BORG_HOME={home.path} exists and is not empty, and a backup needs an empty one. Stop the processes of "
-            f"that home, move it away (mv {home.path} {home.path}.old), and try again."
+            f"BORG_HOME={home.path} exists and is not empty, and a backup can be restored only into an empty folder."
+            " Stop the processes that use this folder, move the folder away"
+            f" (mv {home.path} {home.path}.old), and try again."
         )
     if not file.is_file():
         raise BackupError(f"FILE={file} does not exist; give the path of a backup")

@@ -158,7 +158,7 @@ def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
                 while (month := _month_due(tenant)) is not None:
                     closed.append(invoice_close(principal=system("invoices"), tenant=tenant, month=month))
             except Exception as error:
-                log.exception("month not closed", tenant=tenant.name)
+                log.exception("cannot close the invoice of a tenant for a month", tenant=tenant.name)
                 failures.append(error)
         if failures:
             raise failures[0]

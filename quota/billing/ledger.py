@@ -362,7 +362,8 @@ def _posted_before(order: Order, kind: str, found: set[str]) -> Conflict:
     so_far = ", ".join(sorted(found)) or "none"
     return Conflict(
         "not-held" if kind != "hold" else "held-before",
-        f"Cannot post {kind} for order {order.pk}. The order has these postings: {so_far}. Check its state again.",
+        f"Cannot write the posting (account entry) {kind} of order {order.pk}: its postings so far are {so_far}. The"
+        " order may have changed meanwhile. Load it again, and repeat the action if it is still possible.",
         figures={"order": order.pk, "posted": sorted(found)},
     )
 

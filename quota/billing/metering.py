@@ -146,7 +146,7 @@ def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
         try:
             made += _charge_tenant(tenants[tenant_id], sorted(due[tenant_id]), moment)
         except Exception as error:
-            log.exception("usage not charged", tenant=tenants[tenant_id].name)
+            log.exception("cannot charge a tenant for its usage", tenant=tenants[tenant_id].name)
             failures.append(error)
     if failures:
         raise failures[0]

@@ -63,7 +63,9 @@ def orders_advance(now: dt.datetime | None = None, *, limit: int = BATCH) -> int
             try:
                 _advance(pk, cell)
             except Exception as error:
-                log.exception("a due step of an order failed", order=pk, cell=cell)
+                log.exception(
+                    "cannot process an order that is due to start, renew, end or time out", order=pk, cell=cell
+                )
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -129,7 +131,8 @@ def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order
         for other in waiting:
             raise Rejected(
                 "order-waits",
-                f"order {other.pk}, a {other.replaced_as} of this order, waits for approval; approve or cancel it",
+                f"the {other.replaced_as} of this order (order {other.pk}) waits for approval; approve or cancel order"
+                f" {other.pk} first",
             )
         with transaction.atomic():
             new = _renewal(entry, market, order)

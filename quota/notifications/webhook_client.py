@@ -163,7 +163,7 @@ class _Connection(http.client.HTTPConnection):
                 f"the address of {self._to.host} is in a private network; give a public address, or ask an SRE to allow"
                 " the network (BORG_WEBHOOK_NETWORKS)"
             )
-        problem = OSError("the host name has no IP address")
+        problem = OSError("the time limit ended before a connection was tried")
         for family, kind, protocol, _name, address in open_to:
             if self.was_cut:
                 break

@@ -61,7 +61,7 @@ class Answerer:
         try:
             self._answer(question, state, policy, bookings)
         except Exception:  # a question that cannot be answered must not stop the master
-            log.exception("a question about a pending job was not answered", cell_id=self._cell_id)
+            log.exception("the master cannot compute which changes would help a pending job", cell_id=self._cell_id)
             self._trial = None
         self._left_s -= self._clock() - now
         return True

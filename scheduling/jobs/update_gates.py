@@ -152,7 +152,10 @@ def _roll_back(found: _Found) -> None:
             check=still_open,
         )
         if done.outcome == "unchanged":
-            raise Conflict("same-version", "the last good version has the same spec; update the job")
+            raise Conflict(
+                "same-version",
+                "the last good version has the same spec as now, so a rollback would change nothing; update the job",
+            )
     except Rejected as problem:
         log.warning("an update could not be rolled back", job=job.name, problem=problem.detail)
         with journal.write(job.cell_id, ME) as entry:

@@ -118,7 +118,10 @@ class Waiter:
                 message = self._pubsub.get_message(ignore_subscribe_messages=True, timeout=0)
             return woken
         except redis.RedisError as error:
-            log.warning("the subscription to wake-ups was lost, polling the journal instead", error=str(error))
+            log.warning(
+                "lost the connection to Redis that announces new journal events; the process polls the journal now",
+                error=str(error),
+            )
             self.close()
             return False
 
@@ -128,7 +131,7 @@ class Waiter:
                 self._pubsub.close()
             self._redis.close()
         except redis.RedisError as error:
-            log.info("cannot close the subscription to wake-ups", error=str(error))
+            log.info("cannot close the connection to Redis that announces new journal events", error=str(error))
         self._pubsub = None
 
     def _connected(self) -> bool:

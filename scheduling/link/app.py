@@ -206,7 +206,12 @@ class LinkApp:
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
             return
         if reason:
-            log.warning("a shell was cut off", machine=known.hostname, session=session, reason=reason)
+            log.warning(
+                "the shard closed the connection of a shell because of an error",
+                machine=known.hostname,
+                session=session,
+                reason=reason,
+            )
             await send({"type": "websocket.close", "code": INVALID_DATA, "reason": reason[:100]})
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:

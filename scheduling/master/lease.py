@@ -114,7 +114,12 @@ def renewed(
             try:
                 renew(cell_id, scheduler=scheduler, holder=holder, ttl_s=ttl_s)
             except DatabaseError as error:
-                log.warning("cannot renew the lease", cell_id=cell_id, scheduler=scheduler, error=str(error).strip())
+                log.warning(
+                    "the master cannot renew its lease of the cell; it tries again",
+                    cell_id=cell_id,
+                    scheduler=scheduler,
+                    error=str(error).strip(),
+                )
             finally:
                 connection.close()
 

@@ -332,7 +332,7 @@ class Master:
             self._placeable, self._fruitless = True, 0
             self._updating = True  # the other master may have ended between two steps of an update
             standbys.forget(self.cell_id, scheduler=name, holder=holder)
-            log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
+            log.info("the master took the lease of the cell", cell_id=self.cell_id, scheduler=name, epoch=epoch)
         # PostgreSQL computed the end of the lease before it committed, and a commit may wait for a standby for long.
         self._renewed = now
         return True
@@ -350,7 +350,7 @@ class Master:
             self._memory, self._bookings = PassCache(), None
             self._own = {}
             log.info(
-                "warm state loaded",
+                "the master loaded the state of the cell",
                 cell_id=self.cell_id,
                 revision=self.state.revision,
                 seconds=round(time.perf_counter() - started, 3),

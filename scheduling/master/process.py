@@ -165,7 +165,11 @@ class MasterProcess:
             standbys.forget(master.cell_id, scheduler=master.scheduler.name, holder=master.holder)
             log.info("the master has released its lease", process=self.name)
         except DatabaseError as error:
-            log.warning("cannot release the lease; it expires", process=self.name, error=str(error).strip())
+            log.warning(
+                "the master cannot release its lease of the cell; the lease expires by itself",
+                process=self.name,
+                error=str(error).strip(),
+            )
             connection.close()
 
     def _touch(self) -> None:

@@ -210,7 +210,11 @@ class Reclaimer:
         try:
             utilisation.publish(self.cell_id, figures)
         except redis.RedisError as error:
-            log.warning("figures of reclamation were not published", cell_id=self.cell_id, error=str(error))
+            log.warning(
+                "the master cannot store the reserved and used resources of the cell in Redis",
+                cell_id=self.cell_id,
+                error=str(error),
+            )
 
 
 def jobs_without_reclamation(cell_id: int) -> list[int]:

@@ -66,7 +66,11 @@ def wanted_of_all() -> list[tuple[int, str, Scheduler]]:
         try:
             found += [(cell_id, name, one) for one in wanted(cell_settings.load(settings))]
         except Rejected as refusal:
-            log.error("a cell without valid settings has no master", cell=name, problem=refusal.detail)
+            log.error(
+                "no master runs for a cell, because its settings are not valid; correct the settings",
+                cell=name,
+                problem=refusal.detail,
+            )
     return found
 
 

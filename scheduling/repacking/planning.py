@@ -103,7 +103,7 @@ def plan_make(
         )
         entry.append(events.RepackingSet(repacking=row.pk, state=row.state, tasks=row.moves, detail=row.detail))
     log.info(
-        "the planning of a re-packing has ended; a re-packing moves tasks to make machines free",
+        "the master has finished the planning of a re-packing; no task has moved yet",
         repacking=row.pk,
         seconds=row.planning_s,
         machines=len(plan.steps),

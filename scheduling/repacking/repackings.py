@@ -173,7 +173,7 @@ def repacking_release(*, principal: Principal, cell: Cell, number: int, reason: 
         if not held:
             raise Conflict(
                 "nothing-to-return",
-                f"re-packing {row.pk} holds no machines free now, so it has none to return to the scheduler",
+                f"re-packing {row.pk} keeps no machine empty now, so there is no machine to return to the scheduler",
             )
         machines_uncordon(
             entry,

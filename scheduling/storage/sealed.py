@@ -47,7 +47,9 @@ def read_keys(text: str) -> tuple[bytes, ...]:
     except binascii.Error:
         keys = (b"",)
     if any(len(key) != KEY_BYTES for key in keys):
-        raise ValueError(f"a key in the list is not valid: each key must be {KEY_BYTES} bytes in base64")
+        raise ValueError(
+            f"a key in the comma-separated list is not valid: each key must be {KEY_BYTES} bytes in base64"
+        )
     return keys
 
 

@@ -78,7 +78,13 @@ def _wait_for_states(where: Installation, wanted: int, since: str) -> None:
     until = time.monotonic() + WITHIN_S
     while time.monotonic() < until:
         lines = [line for name in ("master", "standby-1") for line in _lines(where.home / "log" / f"{name}.log")]
-        if sum(line["event"] == "warm state loaded" and line["timestamp"] > since for line in lines) >= wanted:
+        if (
+            sum(
+                line["event"] == "the master loaded the state of the cell" and line["timestamp"] > since
+                for line in lines
+            )
+            >= wanted
+        ):
             return
         time.sleep(0.2)
     raise RuntimeError(f"masters have not loaded the state {wanted} times; their logs are in {where.home / 'log'}")

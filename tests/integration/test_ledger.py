@@ -109,7 +109,7 @@ def test_money_of_an_order_moves_once(steps, last) -> None:
     for step in steps:
         do(getattr(ledger, step), order)
     before = Posting.objects.count()
-    with pytest.raises(Conflict, match="has these postings"):
+    with pytest.raises(Conflict, match="its postings so far are"):
         do(getattr(ledger, last), order)
     assert Posting.objects.count() == before
     market.moved(

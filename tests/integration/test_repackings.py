@@ -77,7 +77,7 @@ def test_machines_become_free_one_task_after_the_other_and_stay_free(cell, ann, 
         repackings.repacking_stop(principal=rows.ME, cell=cell, number=row.pk)
     repackings.repacking_release(principal=rows.ME, cell=cell, number=row.pk)
     assert {machine.state for machine in Machine.objects.all()} == {"up"}
-    with pytest.raises(Conflict, match="holds no machines free now"):
+    with pytest.raises(Conflict, match="keeps no machine empty now"):
         repackings.repacking_release(principal=rows.ME, cell=cell, number=row.pk)
 
 

@@ -431,9 +431,9 @@ def test_live_jobs_stay_if_the_earlier_ones_cannot_come_back(cell, ann, tenant) 
     done = restore(cell, good)
     reasons = {problem.job.removeprefix("ubar/"): problem.reason for problem in done.problems}
     assert reasons.keys() == {"shelf", "web", "big", "new", "moved"}
-    assert "the live job stays as it is: tenant ubar" in reasons["big"]
-    assert "ubar/shelf cannot come back" in reasons["web"]
-    assert "ubar/moved cannot come back" in reasons["new"]
+    assert "the restore left this job unchanged: tenant ubar" in reasons["big"]
+    assert "ubar/shelf cannot be restored" in reasons["web"]
+    assert "ubar/moved cannot be restored" in reasons["new"]
     assert (done.stopped.names, done.submitted.names, done.submitted.tasks) == (["ubar/free"], ["ubar/free"], 3)
     live = Job.objects.exclude(state="dead").exclude(name="free").order_by("pk")
     assert list(live.values_list("pk", flat=True)) == [job.pk for job in now[:-1]]

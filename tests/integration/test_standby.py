@@ -148,7 +148,7 @@ def test_a_standby_takes_over_from_a_killed_process_without_redis(cell, tmp_path
         holder, epoch = lease.in_force(cell.id)["default"]
         (working,) = [one for one in both if holder.split(":")[1] == str(one.pid)]
         (standby,) = [one for one in both if one is not working]
-        wait_for(lambda: (tmp_path / "cc.log").read_text().count("warm state loaded") >= 2)
+        wait_for(lambda: (tmp_path / "cc.log").read_text().count("the master loaded the state of the cell") >= 2)
         working.send_signal(signal.SIGSTOP)  # it no longer renews its lease
         Lease.objects.update(expires_at=timezone.now() + dt.timedelta(hours=1))
         working.send_signal(signal.SIGKILL)

@@ -45,7 +45,11 @@ async def _adopt_directory(home: RuntimeHome, exit_watcher: ExitWatcher, name: s
         try:
             directory = home.directory_of(kept.task)
         except StartFailed as error:  # a full disk: running tasks continue
-            log.error("adopting task %s without its alloc: %s", name, error)
+            log.error(
+                "the Borglet found task %s after a restart, and manages it without the folder of its alloc: %s",
+                name,
+                error,
+            )
     supervisor = directory.supervisor()
     if kept is None:
         log.warning("task %s has no readable task.json; the Borglet kills its processes and removes its files", name)

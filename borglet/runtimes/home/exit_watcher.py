@@ -124,6 +124,8 @@ async def _supervisor_ended(supervisor: SupervisorId) -> None:
         gone = select.poll()
         gone.register(pidfd, select.POLLIN)
         if not await asyncio.to_thread(gone.poll, supervisors.KILL_TIMEOUT_S * 1000):
-            log.warning("supervisor %d of a failed start does not end", supervisor.pid)
+            log.warning(
+                "the start of a task failed, but the supervisor of the task (process %d) does not end", supervisor.pid
+            )
         os.close(pidfd)
     reap(supervisor.pid)

@@ -133,7 +133,11 @@ def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, det
     try:
         control = os.open(directory.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        log.info("task %s: cannot reach the supervisor to stop it: %s", directory.name, error)
+        log.info(
+            "task %s: cannot ask the supervisor to stop the task, because the supervisor is unreachable: %s",
+            directory.name,
+            error,
+        )
         return
     try:
         os.write(control, line)

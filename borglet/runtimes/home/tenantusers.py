@@ -84,7 +84,9 @@ class TenantUsers:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
-            log.warning("cannot read %s; the Borglet assigns the users of tenants again: %s", self._home / FILE, error)
+            log.warning(
+                "cannot read %s; the Borglet assigns a Unix user to each tenant again: %s", self._home / FILE, error
+            )
             return {}
 
     def _store(self, assigned: dict[str, int]) -> None:

@@ -66,7 +66,7 @@ def unpack(text: str) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, ...
             content = expanding.decompress(base64.b64decode(text[len(_COMPRESSED) :], validate=True), _MOST_BYTES)
             if not expanding.eof:
                 raise ValueError(
-                    f"the compressed list is cut off, or is larger than {_MOST_BYTES:,} bytes after unpacking"
+                    f"their compressed text is incomplete, or is larger than {_MOST_BYTES:,} bytes after decompression"
                 )
         else:
             content = text.encode()

@@ -289,7 +289,10 @@ class Archiver:
                 self._at("dropped")
                 log.info("partition dropped", partition=name)
             else:
-                log.info("partition of metered hours is in use; the next run drops it", partition=name)
+                log.info(
+                    "cannot drop an old partition of the metered hours, because it is in use; the next run tries again",
+                    partition=name,
+                )
 
     def _drop(self, table: str, old: OldPartition) -> None:
         self._at("marked")

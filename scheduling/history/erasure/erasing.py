@@ -221,7 +221,9 @@ class Eraser:
         self._at("recorded")
         self._files.delete(before)
         self._at("deleted")
-        log.info("an identity is erased from a file", file=file.key)
+        log.info(
+            "the erasure replaced the name of a person or tenant by a pseudonym in a file of the archive", file=file.key
+        )
 
     def _sweep(self, cell: Cell) -> None:
         """Delete files that the manifest does not contain. An erasure that was interrupted may have left them."""

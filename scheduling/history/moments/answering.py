@@ -73,7 +73,7 @@ def _neighbours(cell: Cell, revision: int) -> tuple[dt.datetime | None, dt.datet
         return _newest_until(cell, revision), _newest_until(cell, revision - 1), _oldest_after(cell, revision)
     except Rejected as problem:  # the state was rebuilt, so the moment can be shown
         log.warning(
-            "cannot read when the cell changed last before a past moment and next after it; these times are not shown",
+            "cannot find when the cell changed before and after the requested time; the answer lacks these times",
             cell=cell.name,
             error=problem.detail,
         )

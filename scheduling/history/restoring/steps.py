@@ -271,8 +271,8 @@ class Steps:
             first = next(job for job in sorted(one.submit, key=_in_order) if job.id in self._rejected)
             for job in one.stop:
                 same = job.key == first.key
-                reason = self._rejected[first.id].detail if same else f"{first.title} cannot come back"
-                self.problems.append(Problem(job.title, f"the live job stays as it is: {reason}"))
+                reason = self._rejected[first.id].detail if same else f"{first.title} cannot be restored"
+                self.problems.append(Problem(job.title, f"the restore left this job unchanged: {reason}"))
         self.problems.sort(key=lambda problem: problem.job)
         with journal.write(self._cell.id, self._principal) as entry:
             for job in left:

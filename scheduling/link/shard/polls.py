@@ -117,6 +117,9 @@ class Polls:
                 self.due(held, now)
             except Exception:
                 # The other machines must be polled all the same.
-                log.exception("cannot poll a machine; its connection is closed", machine=held.hostname)
+                log.exception(
+                    "the shard cannot poll a machine because of an error, so it closes the connection of the machine",
+                    machine=held.hostname,
+                )
                 self._hang_up(held, "the shard failed")
         self._arm()

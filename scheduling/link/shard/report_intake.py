@@ -38,7 +38,11 @@ class ReportIntake:
         """
         now = asyncio.get_running_loop().time()
         if report.session != held.session or not held.answered < report.sequence <= held.asked:
-            log.info("a late report is ignored", machine=held.hostname, sequence=report.sequence)
+            log.info(
+                "the shard ignores a report that answers no open poll of this session",
+                machine=held.hostname,
+                sequence=report.sequence,
+            )
             return
         report_now = merge_report(held.last_report, report)
         self._roster.figures.polls += 1
@@ -89,7 +93,9 @@ class ReportIntake:
         ]
         if len(wanted) < len(windows):
             log.info(
-                "usage windows of other tasks are ignored", machine=held.hostname, windows=len(windows) - len(wanted)
+                "the shard ignores reported usage of tasks that are not on the machine, or with impossible values",
+                machine=held.hostname,
+                windows=len(windows) - len(wanted),
             )
         until = max(window.start + window.span_s for window in windows)
         self._roster.inbox.windows[held] = until, wanted

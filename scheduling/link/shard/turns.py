@@ -93,7 +93,9 @@ class Turns:
                 log.warning("the database is unreachable; the shard tries again", error=str(error))
                 await asyncio.sleep(_AWAY_S)
             except Exception:
-                log.exception("a turn of database work failed; the affected rows are read again")
+                log.exception(
+                    "a round of reading and writing in the database failed; the shard reads the affected rows again"
+                )
                 await asyncio.sleep(_AWAY_S)
             took_s = time.perf_counter() - started
             self._roster.figures.turns.observe(took_s)
@@ -196,7 +198,10 @@ class Turns:
         except DatabaseAway:
             raise
         except Exception:
-            log.exception("cannot store usage windows; machines report them again", windows=len(many))
+            log.exception(
+                "cannot store the usage of tasks that machines reported; the machines report it again",
+                windows=len(many),
+            )
             return
         for held, (until, _) in inbox.windows.items():
             held.windows_until = until

@@ -385,7 +385,10 @@ def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[Un
     unknown = [item["name"] for item in items if item["key"] not in known and not item["release"]]
     if unknown:
         log.warning(
-            "unknown tasks are in quarantine", machine=machine.hostname, tasks=unknown[:20], number=len(unknown)
+            "a machine runs tasks that the cell does not know; stop or keep them with `borgctl quarantine`",
+            machine=machine.hostname,
+            tasks=unknown[:20],
+            number=len(unknown),
         )
     reason = machine.reason or f"{len(items)} tasks run on the machine that the cell did not start"
     quarantine_set(entry, machine, items, reason)

@@ -119,7 +119,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> N
                 sides.remove(side)
             except ssl.SSLWantReadError:
                 continue
-    raise ValueError("the portal tested this certificate with a TLS handshake, and the handshake did not complete")
+    raise ValueError("the certificate cannot be used, because a TLS handshake that tests it did not complete")
 
 
 def _sign(

@@ -161,7 +161,10 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._server_state.tasks.discard(task)
         self._opening = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("cannot serve a machine; its connection is closed", exc_info=error)
+            log.error(
+                "the shard cannot serve a machine because of an error, so it closes the connection of the machine",
+                exc_info=error,
+            )
             self._transport.abort()
 
     def accept(self) -> None:

@@ -288,12 +288,12 @@ def test_a_url_with_sentinels_names_the_files_of_tls() -> None:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("redis+sentinel://one:26379", "the name of the master is missing"),
+        ("redis+sentinel://one:26379", "the URL lacks the name"),
         ("redis+sentinel://one:26379,:5/borg", "a host or its port is wrong"),
         ("redis+sentinel://one:26379,two:port/borg", "a host or its port is wrong"),
-        ("redis+sentinel://one:26379/borg/x", "the database is not a number"),
-        ("redis+sentinel://one:26379/borg?ssl_ca_certs=/ca.crt", "a parameter is wrong"),
-        ("rediss+sentinel://one:26379/borg?ssl_verify=no", "a parameter is wrong"),
+        ("redis+sentinel://one:26379/borg/x", "is not the number of a Redis database"),
+        ("redis+sentinel://one:26379/borg?ssl_ca_certs=/ca.crt", "a wrong parameter"),
+        ("rediss+sentinel://one:26379/borg?ssl_verify=no", "a wrong parameter"),
     ],
 )
 def test_a_wrong_url_with_sentinels_says_what_is_wrong(url: str, problem: str) -> None:

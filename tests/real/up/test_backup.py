@@ -59,7 +59,7 @@ def test_a_home_without_data_is_refused(tmp_path: Path) -> None:
 
 def test_a_home_in_use_is_not_restored_over(backup: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
-    with pytest.raises(BackupError, match=r"exists and is not empty.*move it away"):
+    with pytest.raises(BackupError, match=r"exists and is not empty.*move the folder away"):
         restore(Options.read({"BORG_HOME": str(tmp_path)}), backup)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 

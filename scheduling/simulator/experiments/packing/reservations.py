@@ -39,7 +39,9 @@ class TaskReservations:
         known = at < len(self.task_id)
         known[known] = self.task_id[at[known]] == task_id[known]
         if not known.all():
-            raise LookupError("a task has no reservation; create the reservations from the same jobs as the tasks")
+            raise LookupError(
+                "a task has no reservation; create the tasks and the reservations from the same list of jobs"
+            )
         return self.vector[at]
 
     def event(self, task_id: Ints) -> events.ReservationsSet:
