@@ -30,9 +30,11 @@ JOIN scheduling_jobspec AS s ON s.job_id = j.id AND s.version = j.spec_version
 WHERE j.cell_id = %s AND j.state <> 'dead' AND a.version <> j.spec_version AND a.job_id > %s
 ORDER BY a.job_id LIMIT %s
 """
+# A stopped job of a service keeps its row: a start needs the values that a user has set.
 _ENDED = """
 DELETE FROM scheduling_jobautoscaling AS a USING scheduling_job AS j
 WHERE j.id = a.job_id AND j.cell_id = %s AND j.state = 'dead'
+  AND NOT EXISTS (SELECT FROM scheduling_stoppedjob AS s WHERE s.job_id = j.id)
 """
 # Jobs without a row, as after a restore of the cell.
 _MISSING = """
@@ -113,7 +115,9 @@ _COLUMNS = (
 
 
 def rows_repair(cell_id: int) -> int:
-    """Delete the rows of ended jobs, and create missing rows. Return the number of created rows."""
+    """Delete the rows of ended jobs, except of those that a start of their service brings back, and create missing
+    rows. Return the number of created rows.
+    """
     execute(_ENDED, [cell_id])
     missing = [job_id for (job_id,) in query(_MISSING, [cell_id])]
     if missing:

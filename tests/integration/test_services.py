@@ -22,6 +22,7 @@ from quota.models import Quota
 from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Role
 from scheduling.access import selectors as access
+from scheduling.autoscaling.rows import rows_repair
 from scheduling.history.archive import ended_jobs
 from scheduling.jobs import updates
 from scheduling.jobs.submit_and_kill import job_kill
@@ -266,8 +267,11 @@ def test_values_of_the_autoscaler_do_not_become_those_of_the_user(shop) -> None:
     updates.job_update(principal=shop.ann, job=job, job_spec=world.read(shop.cell, scaled))
     JobAutoscaling.objects.update_or_create(job=job, defaults={"own_tasks": 2})
     shop.act("stop")
+    rows_repair(shop.cell.pk)  # a master calls it every 15 minutes
     shop.act("start")
     assert JobAutoscaling.objects.get(job__state="pending", job__name="web").own_tasks == 2
+    rows_repair(shop.cell.pk)
+    assert JobAutoscaling.objects.count() == 1, "the row of the stopped job was needed only for the start"
 
 
 def test_a_restart_replaces_running_tasks_and_is_not_begun_twice(shop) -> None:
