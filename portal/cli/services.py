@@ -179,7 +179,8 @@ def _act(
     session: Context, reference: ServiceReference, verb: str, body: Mapping[str, Any], *, yes: bool, dry_run: bool
 ) -> None:
     """Call a verb of a service, after the user has seen what it changes and has confirmed it. Raises `CommandFailed` if
-    some jobs could not be changed.
+    some jobs could not be changed. A confirmed stop or restart names the jobs that were shown, so that it changes no
+    job that was submitted meanwhile.
     """
     path = f"{reference.path}{verb}/"
     if dry_run or not yes:
@@ -193,6 +194,8 @@ def _act(
         if not seen["changed"] and not seen["refused"]:
             return session.say(seen, f"{reference}: nothing to {verb}.")
         output.sure(f"{verb.capitalize()} {output.number(seen['changed'], 'job')} of service {reference}?")
+        if verb != "start":
+            body = {**body, "jobs": [one["job"] for one in seen["jobs"] if one["change"] != "unchanged"]}
     answer = session.client.post(path, {**body})
     if answer["refused"]:
         refused = {one["job"]: one["detail"] for one in answer["jobs"] if one["change"] == "refused"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django.plugin import DjangoDbBlocker
 
+from portal.cli import output
+from portal.cli.services import ServiceReference, _act
 from quota.models import Quota
 from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Role
@@ -396,6 +399,25 @@ def test_rest_shows_what_each_job_did(shop) -> None:
     assert "jobs" in post("stop", {"jobs": ["none"]}, status=422)["fields"]
     assert post("stop", {"jobs": "web"}, status=422)["fields"]
     assert shop.api.get(API, {"cursor": "x"}).status_code == 422
+
+
+def test_borgctl_changes_only_the_jobs_that_it_has_shown(shop, monkeypatch) -> None:
+    def post(path: str, body: Any, **query: Any) -> Any:
+        found = shop.api.post(path, body, content_type="application/json", query_params=query)
+        assert found.status_code == 200, found.text
+        return found.json()
+
+    def confirmed(verb: str, new: str) -> None:
+        """Call a verb. While its question waits for the answer, a job with the name `new` is submitted."""
+        monkeypatch.setattr(output, "sure", lambda question: shop.submit(new))
+        session: Any = SimpleNamespace(client=SimpleNamespace(post=post), json=False)
+        _act(session, ServiceReference("cc", "ubar", "shop"), verb, {"jobs": []}, yes=False, dry_run=False)
+
+    confirmed("restart", "web-new")
+    restarted = Update.objects.filter(state="open").values_list("job__name", flat=True)
+    assert set(restarted) == {"orders", "web", "web-canary"}
+    confirmed("stop", "web-newer")
+    assert shop.live() == {"log": 3, "web-newer": 3}
 
 
 def test_a_plan_covers_all_jobs_and_sums_their_quota(shop) -> None:
