@@ -5,6 +5,7 @@ restart before it is confirmed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from django.contrib import messages
@@ -30,13 +31,13 @@ from portal.sigma.frame.page import (
     whole_number,
 )
 from portal.sigma.reads.names import service_over
-from quota.vocabulary.errors import NotFound
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import cell_named
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.journal import journal
 from scheduling.services import restarts, selectors, starts, stops
-from scheduling.services.outcomes import Change, ServiceChange
+from scheduling.services.outcomes import ServiceChange
 
 PAGE_SIZE = 50
 # The list ends after so many services. The filter by tenant finds others.
@@ -108,10 +109,11 @@ def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, 
 @page
 def stop(request: HttpRequest, principal: Principal, cell: str, tenant: str, service: str) -> HttpResponse:
     reason = request.POST.get("reason", "").strip()[:300]
-    confirm = whole_number(request.POST.get("confirm", "")) if request.method == "POST" else _ANY_NUMBER
+    confirmed = whole_number(request.POST.get("confirm", ""))
 
-    def act(*, dry_run: bool, **place: Any) -> ServiceChange:
-        return stops.service_stop(**place, reason=reason, confirm=confirm, dry_run=dry_run)
+    def act(*, dry_run: bool, **given: Any) -> ServiceChange:
+        confirm = _ANY_NUMBER if dry_run else confirmed
+        return stops.service_stop(**given, reason=reason, confirm=confirm, dry_run=dry_run)
 
     return _confirmed(request, principal, act, "stop", cell, tenant, service)
 
@@ -145,26 +147,40 @@ def _confirmed(
     tenant: str,
     service: str,
 ) -> HttpResponse:
-    """Show the effect of a verb (GET), or call it (POST). If some jobs could not be changed, the page lists them."""
+    """Show the effect of a verb (GET), or call it (POST). If some jobs could not be changed, the page lists them.
+
+    The form names the jobs that the page shows and that the next click changes, and how many tasks this click stops.
+    """
     require_tenant(principal, Action.JOB_WRITE, tenant, cell)
     row = cell_named(principal, cell)
     place = {"principal": principal, "cell": row, "tenant": tenant, "name": service}
     context: dict[str, Any] = {"verb": verb, "cell": row, "tenant": tenant, "service": service}
+    rest: list[str] = []
     if request.method == "POST":
+        named = [name[:64] for name in request.POST.get("jobs", "").split(",") if name]
         with problem_kept(context):
-            done = act(**place, dry_run=False)
+            done = act(**place, jobs=named, dry_run=False)
             if not done.problems:
                 _say_done(request, verb, done)
                 return _back(principal, cell, tenant, service)
             context["done"] = done
-    if "done" not in context and "problem" not in context:
-        context["done"] = act(**place, dry_run=True)
-        context["rehearsed"] = True
-    if "done" in context:
-        found = context["done"]
-        context["running"] = sum(one.tasks for one in found.changed) if verb == "stop" else 0
-        context["left"] = [one for one in found.jobs if one.change is Change.UNCHANGED]
+            rest = [one.job for one in done.problems]
+    # The page shows the outcome of a POST also if no next click is possible.
+    with suppress(Rejected) if request.method == "POST" else nullcontext():
+        following = act(**place, jobs=rest, dry_run=True)
+        context |= _form(following, context.get("problem"))
+        if "done" not in context:
+            context |= {"done": following, "rehearsed": True}
     return rendered(request, "sigma/service_action.html", context)
+
+
+def _form(following: ServiceChange, problem: Rejected | None) -> dict[str, Any]:
+    """Return the names of the jobs that the next click changes, and the number of tasks that it confirms. `following`:
+    the effect of the next click. `problem`: why this one was rejected.
+    """
+    asked = problem.figures["tasks"] if problem is not None and problem.code == "confirm" else 0
+    names = ",".join(one.job for one in (*following.changed, *following.problems))
+    return {"names": names, "running": max(following.tasks, asked)}
 
 
 def _say_done(request: HttpRequest, verb: str, done: ServiceChange) -> None:

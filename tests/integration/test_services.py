@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -465,6 +466,42 @@ def test_pages_show_the_effect_before_a_stop_and_a_start(shop) -> None:
     stranger.force_login(world.a_user("bob"))
     assert stranger.get(path).status_code == 404
     assert stranger.post(f"{path}stop/").status_code == 404
+
+
+def form_of(shown: str) -> dict[str, str]:
+    """Return the hidden fields `jobs` and `confirm` of the form of a page."""
+    return dict(re.findall(r'name="(jobs|confirm)" value="([^"]*)"', shown))
+
+
+def test_a_rejected_page_of_a_stop_can_be_confirmed_and_changes_only_shown_jobs(shop, monkeypatch) -> None:
+    path = "/services/cc/ubar/shop/stop/"
+    monkeypatch.setattr(brake_rules, "ALWAYS_STOPPED", 10)
+    shop.submit("wide", tasks=60)
+    seen = form_of(shop.page.get(path).text)
+    assert seen == {"jobs": "orders,web,web-canary,wide", "confirm": "66"}
+    shop.submit("more", tasks=1)
+    rejected = shop.page.post(path, seen | {"confirm": "0"})
+    assert rejected.status_code == 409
+    assert "66 of the 70 running tasks" in rejected.text
+    again = form_of(rejected.text)
+    assert again == {"jobs": "more,orders,web,web-canary,wide", "confirm": "67"}
+    shop.submit("web-new")
+    assert shop.page.post(path, again).status_code == 302
+    assert shop.live() == {"log": 3, "web-new": 3}
+
+
+def test_the_page_of_a_partly_rejected_stop_confirms_the_rest(shop, monkeypatch) -> None:
+    def interrupt(**_: Any) -> int:
+        raise Conflict("boom", "the process has ended")
+
+    path = "/services/cc/ubar/shop/stop/"
+    monkeypatch.setattr(journal, "CHUNK", 2)
+    monkeypatch.setattr(stops, "job_kill", interrupt)
+    partly = shop.page.post(path, {"jobs": "web,web-canary", "confirm": "4"})
+    assert form_of(partly.text) == {"jobs": "web", "confirm": "1"}, "one of its three tasks runs"
+    monkeypatch.undo()
+    assert shop.page.post(path, form_of(partly.text)).status_code == 302
+    assert shop.live() == {"log": 3, "orders": 2}
 
 
 def test_selectors_choose_machines_by_attributes_and_facts(shop) -> None:
