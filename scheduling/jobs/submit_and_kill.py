@@ -42,7 +42,7 @@ from scheduling.jobs.submission.idempotency_keys import check_keys
 from scheduling.jobs.submission.outcomes import Item, Submission
 from scheduling.jobs.submission.rows import jobs_create, rejection_append
 from scheduling.journal import group_commit, journal
-from scheduling.models import Cell, Job, Task
+from scheduling.models import Cell, Job, StoppedJob, Task
 from scheduling.packages import pinning
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
@@ -266,8 +266,12 @@ def job_kill(
     reason: str = "",
     dry_run: bool = False,
     confirm: int | None = None,
+    comes_back: bool = False,
 ) -> int:
     """Kill a job, or only the tasks in `indexes`. Return the number of tasks that this call kills.
+
+    A job that is killed as a whole does not come back with its service, also if a stop of the service has begun to end
+    it. `comes_back`: the kill is a part of such a stop.
 
     Tasks inside a killed alloc become pending. Raises `Conflict` if this would kill the last allocs of an alloc set
     that contains live jobs. `confirm`: the number of running tasks that this call stops. If this number is large and
@@ -301,6 +305,8 @@ def job_kill(
             living = list(tasks.order_by("id").values_list("id", flat=True)[: journal.CHUNK])
             if indexes is None:
                 updates.updates_close(entry, [job.id], "the job is being killed")
+                if not comes_back:
+                    StoppedJob.objects.filter(job=job).exclude(job__state=JobState.DEAD.value).delete()
             ended = transitions.tasks_end(entry, [Ending(task, "killed", detail=detail) for task in living])
             counters.jobs_end_if_over(entry, [job.id])
         killed += len(ended)

@@ -46,10 +46,13 @@ def store(entry: JournalEntry, service: Service, live: Sequence[Job], versions: 
 
 
 def remove(principal: Principal, service: Service, jobs: Sequence[int], change: str, reason: str = "") -> int:
-    """Delete the rows of stopped jobs. Return how many jobs these were."""
+    """Delete the rows of those of the jobs that a stop has ended or begun to end. Return how many jobs these were."""
+    rows = StoppedJob.objects.filter(job__cell=service.cell, job__tenant__name=service.tenant, service=service.name)
+    rows = rows.filter(pk__in=jobs)
+    if not rows.exists():
+        return 0
     with journal.write(service.cell.pk, principal) as entry:
-        rows = StoppedJob.objects.filter(job__cell=service.cell, job__tenant__name=service.tenant, service=service.name)
-        removed, _ = rows.filter(pk__in=jobs).delete()
+        removed, _ = rows.delete()
         if removed:
             entry.append(_event(service, change, removed, reason))
     return removed

@@ -78,15 +78,13 @@ def service_stop(
 
 def service_forget(*, principal: Principal, cell: Cell, tenant: str, name: str) -> int:
     """Forget the stopped jobs of a service, so that a start no longer brings them back. Return how many jobs these
-    were. Live jobs stay. Idempotent as long as the service has live jobs.
+    were. Live jobs stay, and a stop of them that was interrupted is forgotten. Idempotent as long as the service has
+    live jobs.
     """
     require_tenant(principal, Action.JOB_WRITE, tenant, cell.name)
     service = service_named(principal, cell, tenant, name)
-    return (
-        stopped_rows.remove(principal, service, [row.pk for row in service.stopped], "forgotten")
-        if service.stopped
-        else 0
-    )
+    jobs = [*(row.pk for row in service.stopped), *(job.pk for job in service.jobs)]
+    return stopped_rows.remove(principal, service, jobs, "forgotten")
 
 
 def _would_stop(job: Job, going: Sequence[Job]) -> JobChange:
@@ -136,7 +134,7 @@ def _stopped_together(
         tasks = killed.get(job.pk, 0)
         if sum(killed.values()) >= journal.CHUNK:
             try:
-                tasks += job_kill(principal=principal, job=job, reason=detail, confirm=job.tasks_total)
+                tasks += job_kill(principal=principal, job=job, reason=detail, confirm=job.tasks_total, comes_back=True)
             except Rejected as problem:
                 changes.append(JobChange(job=job.name, change=Change.REFUSED, problem=problem))
                 continue

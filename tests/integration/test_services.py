@@ -9,6 +9,7 @@ import copy
 import datetime as dt
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -231,18 +232,42 @@ def test_runs_of_cron_jobs_are_left_alone_and_labels_alone_mean_nothing(shop) ->
     assert shop.live() == {"log": 3, "nightly-20261128t0230z": 3}
 
 
-def test_an_interrupted_stop_of_a_large_job_keeps_the_version_without_canary(shop, monkeypatch) -> None:
+@contextmanager
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let each stop of a job with more than two tasks be interrupted after the first two."""
+
     def interrupt(**_: Any) -> int:
         raise Conflict("boom", "the process has ended")
 
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "CHUNK", 2)
+        patch.setattr(stops, "job_kill", interrupt)
+        yield
+
+
+def test_an_interrupted_stop_of_a_large_job_keeps_the_version_without_canary(shop, monkeypatch) -> None:
     update(shop, "web", update={"canary": 1}, task=world.with_task("web", env={"V": "2"})["task"])
-    monkeypatch.setattr(journal, "CHUNK", 2)
-    monkeypatch.setattr(stops, "job_kill", interrupt)
-    assert shop.act("stop", jobs=["web"]) == {"web": "refused"}
+    with interrupted(monkeypatch):
+        assert shop.act("stop", jobs=["web"]) == {"web": "refused"}
     assert not Update.objects.filter(state="open").exists(), "the first transaction has closed the update"
-    monkeypatch.undo()
     assert shop.act("stop", jobs=["web"]) == {"web": "stopped"}
     assert StoppedJob.objects.get().version == 1
+
+
+def test_an_interrupted_stop_does_not_bring_a_job_back_that_a_person_kills_later(shop, monkeypatch) -> None:
+    shop.submit("feed")
+    with interrupted(monkeypatch):
+        assert shop.act("stop", jobs=["web", "feed"]) == {"web": "refused", "feed": "refused"}
+    job_kill(principal=shop.ann, job=Job.objects.get(name="web"))
+    assert shop.shop().stopped == ()
+    forgotten = stops.service_forget(principal=shop.ann, cell=shop.cell, tenant="ubar", name="shop")
+    assert (forgotten, StoppedJob.objects.count()) == (1, 0), "feed lives, and its stop is forgotten"
+    monkeypatch.setattr(journal, "CHUNK", 2)
+    assert shop.act("stop", jobs=["feed"]) == {"feed": "stopped"}
+    submitted = shop.submit("web")
+    assert shop.act("stop", jobs=["web"]) == {"web": "stopped"}
+    job_kill(principal=shop.ann, job=submitted)
+    assert {row.job.name for row in shop.shop().stopped} == {"feed", "web"}, "both had ended before this kill"
 
 
 def test_packages_of_stopped_jobs_are_in_use(shop) -> None:
@@ -491,15 +516,10 @@ def test_a_rejected_page_of_a_stop_can_be_confirmed_and_changes_only_shown_jobs(
 
 
 def test_the_page_of_a_partly_rejected_stop_confirms_the_rest(shop, monkeypatch) -> None:
-    def interrupt(**_: Any) -> int:
-        raise Conflict("boom", "the process has ended")
-
     path = "/services/cc/ubar/shop/stop/"
-    monkeypatch.setattr(journal, "CHUNK", 2)
-    monkeypatch.setattr(stops, "job_kill", interrupt)
-    partly = shop.page.post(path, {"jobs": "web,web-canary", "confirm": "4"})
+    with interrupted(monkeypatch):
+        partly = shop.page.post(path, {"jobs": "web,web-canary", "confirm": "4"})
     assert form_of(partly.text) == {"jobs": "web", "confirm": "1"}, "one of its three tasks runs"
-    monkeypatch.undo()
     assert shop.page.post(path, form_of(partly.text)).status_code == 302
     assert shop.live() == {"log": 3, "orders": 2}
 
