@@ -58,7 +58,7 @@ def service_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         rows = selectors.services_visible(principal, of_cell, tenant=chosen["tenant"], most=MOST_LISTED)
     part = page_of(request, rows, PAGE_SIZE)  # type: ignore[arg-type]  # it only counts and slices
     empty = Empty(
-        _("There is no service here."),
+        _("No service was found in this cell."),
         _("A service is all jobs of a tenant with the same label “service”. Give your jobs this label, as in:"),
         command="borgctl apply examples/shop",
     )
