@@ -66,7 +66,8 @@ def test_short_tasks_run_before_a_gang_starts_and_do_not_delay_it(cell, ann, ten
     assert [booked_at - NOTICE_S < at.timestamp() <= booked_at for at in started] == [True] * 4
     assert {task.outcome for task in placed} == {"finished"}
     assert Task.objects.get(job=before).outcome == "failed"
-    assert [task.outcome for task in Task.objects.filter(job=gap)] == ["finished", "finished"]
+    filled = list(Task.objects.filter(job=gap))
+    assert [task.outcome for task in filled] == ["finished"] * 2, [task.exit for task in filled]
 
 
 def _submit(who, cell, file, name, task, *, tasks) -> Job:
