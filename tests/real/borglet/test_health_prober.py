@@ -71,7 +71,7 @@ def test_silence_ends_after_the_timeout() -> None:
     found, _ = answer_to(check(timeout_s=0.1), None, closes=False)
     assert not found.ok
     assert "no answer within 0.1 s" in found.detail
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 20.0
 
 
 def test_a_connection_is_enough_for_tcp() -> None:
