@@ -84,11 +84,14 @@ def cell_counts(principal: Principal, cell: Cell) -> dict[str, dict[str, int]]:
     return {"machines": machines, "tasks": tasks, "jobs": jobs}
 
 
-def machines_of(cell: Cell, *, state: str = "", selector: str = "") -> QuerySet[Machine]:
+def machines_of(cell: Cell, *, state: str = "", selector: str = "", prefix: str = "") -> QuerySet[Machine]:
     """Return the machines in `state`, or all machines that have not been removed if `state` is empty. `selector`: a
-    label selector over their attributes. Raises `Rejected` for an unknown state or a wrong selector.
+    label selector over their attributes. `prefix`: how their names begin. Raises `Rejected` for an unknown state or a
+    wrong selector.
     """
     rows = machines_selected(Machine.objects.filter(cell=cell), selector).annotate(tasks_running=tasks_there())
+    if prefix:
+        rows = rows.filter(hostname__startswith=prefix)
     if not state:
         return rows.exclude(state=REMOVED).order_by("id")
     _check_state(state, [*(status.value for status in MachineStatus), REMOVED])
@@ -146,12 +149,14 @@ def jobs_visible(
     state: str = "",
     labels: Iterable[str] = (),
     selector: str = "",
+    prefix: str = "",
 ) -> QuerySet[Job]:
     """Return the jobs that the principal may see, each with its desired number of tasks. Call `detailed` to add the
     other data that a list of jobs shows.
 
     `labels`: labels that the jobs must have, each as `key=value`. `selector`: a label selector, such as
-    `app=shop,track!=canary`. `state`: `pending`, `running`, `dead`, or `live` for all jobs that are not dead.
+    `app=shop,track!=canary`. `state`: `pending`, `running`, `dead`, or `live` for all jobs that are not dead. `prefix`:
+    how their names begin.
     """
     rows = jobs_of_tenants(principal, cell).annotate(tasks_wanted=_tasks_wanted())
     if tenant:
@@ -161,6 +166,8 @@ def jobs_visible(
     elif state:
         _check_state(state, [*(known.value for known in JobState), "live"])
         rows = rows.filter(state=state)
+    if prefix:
+        rows = rows.filter(name__startswith=prefix)
     return with_labels(rows, labels, selector).order_by("id")
 
 
@@ -170,17 +177,25 @@ def only_archived() -> QuerySet[ArchivedJob]:
 
 
 def archived_jobs_visible(
-    principal: Principal, cell: Cell, *, tenant: str = "", labels: Iterable[str] = (), selector: str = ""
+    principal: Principal,
+    cell: Cell,
+    *,
+    tenant: str = "",
+    labels: Iterable[str] = (),
+    selector: str = "",
+    prefix: str = "",
 ) -> QuerySet[ArchivedJob]:
     """Return the index entries of the archived jobs that the principal may see and whose rows are no longer in the
     table of jobs.
 
     `tenant`: return only jobs of this tenant; empty: of all tenants. `labels`: labels that the jobs must have, each as
-    `key=value`. `selector`: a label selector.
+    `key=value`. `selector`: a label selector. `prefix`: how their names begin.
     """
     rows = of_tenants(only_archived(), principal, cell)
     if tenant:
         rows = rows.filter(tenant__name=tenant)
+    if prefix:
+        rows = rows.filter(name__startswith=prefix)
     return with_labels(rows, labels, selector).order_by("id")
 
 

@@ -33,7 +33,7 @@ from scheduling.api.cell_serializers import (
     NewJoinTokenSerializer,
     ReasonSerializer,
 )
-from scheduling.api.list_filters import OF_MACHINES
+from scheduling.api.list_filters import OF_MACHINES, PREFIX
 from scheduling.api.task_serializers import EventSerializer
 from scheduling.cells.cells import cell_change, cell_create
 from scheduling.cells.deletion import cell_delete
@@ -138,12 +138,13 @@ class MachinesView(CellView):
     pagination_class = IdPaging
 
     @extend_schema(
-        operation_id="machines_list", parameters=[STATE, OF_MACHINES], responses=MachineSerializer(many=True)
+        operation_id="machines_list", parameters=[STATE, PREFIX, OF_MACHINES], responses=MachineSerializer(many=True)
     )
     def get(self, request: Request, cell: str) -> Response:
         """List the machines of a cell."""
         found, query = self.cell(cell), request.query_params
-        rows = selectors.machines_of(found, state=query.get("state", ""), selector=query.get("selector", ""))
+        chosen = {name: query.get(name, "") for name in ("state", "selector", "prefix")}
+        rows = selectors.machines_of(found, **chosen)
         return self.page(rows, MachineSerializer, extra=found.extra_resources)
 
 

@@ -36,7 +36,7 @@ from scheduling.api.job_serializers import (
     UpdateDetailSerializer,
     VersionSerializer,
 )
-from scheduling.api.list_filters import LABEL, OF_JOBS, TENANT
+from scheduling.api.list_filters import LABEL, OF_JOBS, PREFIX, TENANT
 from scheduling.api.preconditions import IF_REVISION, KEY, idempotency_key, if_revision
 from scheduling.api.task_serializers import EventSerializer
 from scheduling.core.vocabulary.requirement import MAX_TASKS
@@ -59,6 +59,7 @@ CONFIRM = OpenApiParameter(
 _FILTERS = [
     TENANT,
     OpenApiParameter("state", OpenApiTypes.STR, enum=["pending", "running", "dead", "live"]),
+    PREFIX,
     LABEL,
     OF_JOBS,
 ]
@@ -83,6 +84,7 @@ class JobsView(JobFileView):
         query = request.query_params
         tenant, state, labels = query.get("tenant", ""), query.get("state", ""), query.getlist("label")
         chosen: dict[str, Any] = {"tenant": tenant, "labels": labels, "selector": query.get("selector", "")}
+        chosen["prefix"] = query.get("prefix", "")
         rows = selectors.jobs_visible(self.principal, found, state=state, **chosen)
         context = {"extra": found.extra_resources}
 

@@ -10,6 +10,9 @@ _FORMS = (
     " (has the label) and `!key` (does not have it)."
 )
 TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only jobs of this tenant.")
+PREFIX = OpenApiParameter(
+    "prefix", OpenApiTypes.STR, description="Return only objects whose names begin with this text."
+)
 LABEL = OpenApiParameter(
     "label", OpenApiTypes.STR, many=True, description="Return only jobs with the label key=value. You can repeat it."
 )

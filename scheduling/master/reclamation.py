@@ -25,6 +25,7 @@ from quota.vocabulary.resources import CPU, DISK, NAMES, RAM
 from scheduling.brakes import stored_brakes
 from scheduling.core.cell.machines import UP
 from scheduling.core.cell.state import CellState
+from scheduling.core.cell.tasks import TaskTable
 from scheduling.core.reclamation.cycle import EVERY_S, ReservationChanges, changes_due, prod_by_priority, shortages
 from scheduling.core.reclamation.pacing import ReservationPace
 from scheduling.core.reclamation.usage_history import KINDS, Reservations, Samples, UsageHistory
@@ -35,7 +36,7 @@ from scheduling.master import metrics
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import transitions
 from scheduling.tasks.reservations import reservations_set
-from scheduling.usage import live_usage, utilisation
+from scheduling.usage import job_usage, live_usage, utilisation
 
 log = structlog.get_logger(__name__)
 
@@ -209,6 +210,8 @@ class Reclaimer:
         )
         try:
             utilisation.publish(self.cell_id, figures)
+            sums = _sums_of_jobs(state.tasks, found, demand)
+            job_usage.publish(self.cell_id, job_usage.JobSums(now, sums))
         except redis.RedisError as error:
             log.warning(
                 "the master cannot store the reserved and used resources of the cell in Redis",
@@ -234,3 +237,26 @@ def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -
     if but is not None:
         total = total - but.sum(axis=0)
     return {NAMES[kind]: int(total[kind]) for kind in KINDS}
+
+
+def _sums_of_jobs(tasks: TaskTable, found: Reservations, demand: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return the sums of each job with running tasks, as rows of the dtype `job_usage.SUMS`.
+
+    `found`: the running tasks. `demand` [S, K]: the usage samples to which `found.sample` refers.
+    """
+    measured = found.sample >= 0
+    samples, of_task = found.sample[measured], tasks.job[found.slots]
+    size, of_measured = len(tasks.job_at), of_task[measured]
+    running = np.bincount(of_task, minlength=size)
+    jobs = np.flatnonzero(running)
+    limits = tasks.shapes.limit[tasks.shape[found.slots]]
+    rows = np.zeros(len(jobs), dtype=job_usage.SUMS)
+    rows["job_id"] = [getattr(tasks.job_at[slot], "id", 0) for slot in jobs.tolist()]
+    rows["running"] = running[jobs]
+    rows["measured"] = np.bincount(of_measured, minlength=size)[jobs]
+    for kind in KINDS:
+        # The weights are doubles, which are exact up to 2**53: for RAM, 8 PiB.
+        rows["limit"][:, kind] = np.bincount(of_task, limits[:, kind], size)[jobs]
+        rows["reservation"][:, kind] = np.bincount(of_task, tasks.reservation[found.slots, kind], size)[jobs]
+        rows["usage"][:, kind] = np.bincount(of_measured, demand[samples, kind], size)[jobs]
+    return rows

@@ -355,6 +355,7 @@ DOORS = (
     Door("delete", PACKAGE, (*WRITERS, "sre"), **SEES),
     # jobs
     Door("get", "api/v1/cells/{cell}/jobs/", ALL),
+    Door("get", "api/v1/cells/{cell}/jobs:usage", ALL),
     Door(
         "post",
         "api/v1/cells/{cell}/jobs/",
