@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import completions, output
 from portal.cli.cells import machine_path
 from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup
 from portal.cli.output import would_be
@@ -33,7 +33,9 @@ Reason = Annotated[str, typer.Option(help="Reason for the decision, shown to oth
 class QuarantinedTasks(OptionGroup):
     """The options of a command for quarantined tasks, which run on a machine but are unknown to the cell."""
 
-    hostname: Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
+    hostname: Annotated[
+        str, typer.Argument(metavar="MACHINE", help="Host name of the machine.", autocompletion=completions.machines)
+    ]
     keys: Annotated[
         list[str] | None,
         typer.Argument(
@@ -54,7 +56,7 @@ class QuarantinedTasks(OptionGroup):
         return session.say(answer, f"{output.number(number, 'task')} on {self.hostname} {would} set to {action}.")
 
 
-@brake.command("list")
+@brake.command("list", watch=True)
 def brake_list(session: Context, cell: CellOption = None) -> None:
     """List the two safety brakes of a cell and their state.
 

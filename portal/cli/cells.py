@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import completions, output
 from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import quantity, would_be
@@ -20,7 +20,9 @@ app = Commands()
 cell = Commands(help="One cell: create, settings, set, move, delete.")
 machine = Commands(help="One machine: show, drain, undrain, grow, rotate, revoke, join-token.")
 
-Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
+Hostname = Annotated[
+    str, typer.Argument(metavar="MACHINE", help="Host name of the machine.", autocompletion=completions.machines)
+]
 
 
 @dataclass(kw_only=True)
@@ -49,7 +51,7 @@ class ExplainedAction(MachineAction):
     reason: Annotated[str, typer.Option(help="Reason for the action, shown to other people.")] = field()
 
 
-@app.command()
+@app.command(watch=True)
 def cells(
     session: Context,
     deleted: Annotated[bool, typer.Option("--deleted", help="List the deleted cells instead. For SREs.")] = False,
@@ -220,7 +222,7 @@ def _settings(given: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-@app.command()
+@app.command(watch=True)
 def machines(
     session: Context,
     state: Annotated[
@@ -274,7 +276,7 @@ def selected_machines(
     return session.client.pages(path, state=state, selector=selector)
 
 
-@machine.command("show")
+@machine.command("show", watch=True)
 def machine_show(session: Context, hostname: Hostname, cell: CellOption = None) -> None:
     """Show all details of a machine."""
     answer = session.client.get(machine_path(session, cell, hostname))

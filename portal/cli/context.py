@@ -9,12 +9,12 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from portal.cli import output, periods, profiles
+from portal.cli import completions, output, periods, profiles, screen
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.paths import part
 
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from portal.cli.client import Client
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the request without changing anything.")]
-CellOption = Annotated[str | None, typer.Option(help="Cell. Default: the profile's cell.")]
-TenantOption = Annotated[str | None, typer.Option(help="Tenant. Default: the profile's tenant.")]
+CellOption = Annotated[
+    str | None, typer.Option(help="Cell. Default: the profile's cell.", autocompletion=completions.cells)
+]
+TenantOption = Annotated[
+    str | None, typer.Option(help="Tenant. Default: the profile's tenant.", autocompletion=completions.tenants)
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Confirm = Annotated[int | None, typer.Option(min=0, help="Confirm that the command may stop this number of tasks.")]
 IfRevision = Annotated[
@@ -32,7 +36,12 @@ IfRevision = Annotated[
         metavar="REVISION", help="Change nothing unless the job still has this revision, which `plan` prints."
     ),
 ]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job: cell/tenant/job, tenant/job or job.")]
+JobArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="Name of the job: cell/tenant/job, tenant/job or job.", autocompletion=completions.jobs
+    ),
+]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 # The name that a cell gets when it is deleted. No DNS label has a dot.
@@ -194,21 +203,32 @@ class OptionGroup:
     """The base class of dataclasses that declare several options of a command. Each field is one option."""
 
 
+_WATCH = inspect.Parameter(
+    "watch",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, typer.Option("--watch", "-w", help="Show it again every 2 s, until you press Ctrl-C.")],
+)
+
+
 class Commands(typer.Typer):
     """A group of commands. The first parameter of a command's function is a `Context` instead of typer's context.
 
     A parameter whose type is a subclass of `OptionGroup` stands for all options of that class.
     """
 
-    def command(self, name: str | None = None, **settings: Any) -> Callable[[_F], _F]:
+    def command(self, name: str | None = None, *, watch: bool = False, **settings: Any) -> Callable[[_F], _F]:
+        """Register a command. `watch`: the command only reads, so it gets an option `--watch`, which repeats it."""
         register = super().command(name, **settings)
 
         def decorate(function: _F) -> _F:
             @wraps(function)
             def run(ctx: typer.Context, **values: Any) -> Any:
-                return _call(function, {"session": ctx.obj, **values})
+                show = partial(_call, function, {"session": ctx.obj, **values})
+                return screen.watch(show, json_wanted=ctx.obj.json) if values.pop(_WATCH.name, False) else show()
 
-            setattr(run, "__signature__", inspect.Signature(list(_parameters(function))))  # noqa: B010
+            parameters = [*_parameters(function), *([_WATCH] if watch else [])]
+            setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
             register(run)
             return function
 

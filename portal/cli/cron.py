@@ -64,7 +64,7 @@ def plan_cron(session: Context, job: JobReference, body: dict[str, Any]) -> dict
     return answer
 
 
-@cron.command("list")
+@cron.command("list", watch=True)
 def list_(
     session: Context,
     cell: CellOption = None,
@@ -88,7 +88,7 @@ def list_(
     )
 
 
-@cron.command()
+@cron.command(watch=True)
 def show(session: Context, name: Name) -> None:
     """Show a cron job, its next times and its newest runs."""
     answer = session.client.get(named(session, name).path)

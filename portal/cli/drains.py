@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output, periods
+from portal.cli import completions, output, periods
 from portal.cli.cells import machine, machine_path, selected_machines
 from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, Yes
 from portal.cli.failure import CommandFailed, bad_usage
@@ -33,7 +33,8 @@ def machine_drain(
     session: Context,
     reason: Annotated[str, typer.Option(help="Reason for the drain, shown to other people.")],
     hostnames: Annotated[
-        list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names of the machines.")
+        list[str] | None,
+        typer.Argument(metavar="[MACHINE]...", help="Host names of the machines.", autocompletion=completions.machines),
     ] = None,
     rack: Annotated[str | None, typer.Option(help="Drain all machines of this rack.")] = None,
     power_domain: Annotated[str | None, typer.Option(help="Drain all machines of this power domain.")] = None,
@@ -91,7 +92,10 @@ def machine_drain(
 @machine.command("undrain")
 def machine_undrain(
     session: Context,
-    hostname: Annotated[str | None, typer.Argument(metavar="[MACHINE]", help="Host name of the machine.")] = None,
+    hostname: Annotated[
+        str | None,
+        typer.Argument(metavar="[MACHINE]", help="Host name of the machine.", autocompletion=completions.machines),
+    ] = None,
     reason: Annotated[str, typer.Option(help="Reason for the action, recorded in the journal.")] = "",
     selector: MachineSelector = None,
     cell: CellOption = None,
@@ -148,7 +152,7 @@ def machines_matching(
     return names
 
 
-@app.command()
+@app.command(watch=True)
 def drains(session: Context, cell: CellOption = None) -> None:
     """List the draining machines and their remaining tasks. The list also names the jobs whose disruption budgets delay
     the eviction of tasks.

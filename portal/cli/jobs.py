@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import jobfile, output, periods
+from portal.cli import completions, jobfile, output, periods
 from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, IfRevision, JobReference, Yes
 from portal.cli.cron import KIND as CRON
 from portal.cli.cron import CronReference, plan_cron, submit_cron
@@ -163,10 +163,10 @@ def kill(
     act_on(session, job, selector, "Kill", act, sure=yes or dry_run)
 
 
-@app.command()
+@app.command(watch=True)
 def status(
     session: Context,
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", autocompletion=completions.jobs)] = None,
     state: Annotated[
         str | None, typer.Option(help="List only jobs in this state: pending, running, dead or live. Not with JOB.")
     ] = None,

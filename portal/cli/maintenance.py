@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output, periods
+from portal.cli import completions, output, periods
 from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun
 from portal.cli.failure import bad_usage
 
@@ -18,7 +18,10 @@ Begin = Annotated[
     str | None, typer.Option("--from", metavar="TIME", help="Start: 2027-01-31T08:00+01:00, or 2027-01-31T08:00.")
 ]
 Zone = Annotated[str, typer.Option("--time-zone", help="Time zone of times without an offset, such as Europe/Berlin.")]
-Machines = Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names of the machines.")]
+Machines = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[MACHINE]...", help="Host names of the machines.", autocompletion=completions.machines),
+]
 Rack = Annotated[str | None, typer.Option(help="All machines of this rack.")]
 PowerDomain = Annotated[str | None, typer.Option(help="All machines of this power domain.")]
 Lead = Annotated[str | None, typer.Option(help="Drain so long before the start, such as 30m or 2h.")]

@@ -5,10 +5,12 @@ Each row of a table is one line, so that grep and awk can process it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +19,9 @@ import typer
 from portal.cli.failure import CommandFailed
 from quota.vocabulary import money, resources
 
+_GAP = "  "
+# A text with spaces that is longer is a sentence. A time with its zone is shorter.
+_SENTENCE = 30
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -63,6 +68,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
         say(empty)
         return
     widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
+    if sys.stdout.isatty():
+        _narrow(widths, columns, shown)
     head = _line(columns, widths)
     write(f"{_BOLD}{head}{_PLAIN}\n" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else f"{head}\n")
     for row in shown:
@@ -99,6 +106,28 @@ def remark(text: str) -> None:
     """Write a message to standard error while a command is running."""
     if sys.stderr is not None:
         sys.stderr.write(f"borgctl: {printable(text)}\n")
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def progress(size: int, label: str) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error during the `with` block, if standard error is a terminal. The block gets a
+    function that it calls with the number of further bytes that are done. `size`: the number of all bytes.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with typer.progressbar(length=size, label=printable(label), file=sys.stderr) as bar:
+        yield bar.update
+
+
+def now_is(text: str) -> None:
+    """Replace the current line of standard error by `text`, if standard error is a terminal. An empty text removes the
+    line.
+    """
+    if sys.stderr is not None and sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r\x1b[K{printable(text)[: width - 1]}")
         sys.stderr.flush()
 
 
@@ -148,4 +177,22 @@ def figures(values: Mapping[str, int]) -> str:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    cut = (cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell, width in zip(cells, widths, strict=True))
+    return _GAP.join(cell.ljust(width) for cell, width in zip(cut, widths, strict=True)).rstrip()
+
+
+def _narrow(widths: list[int], columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Reduce the widths of columns so that the table fits on the terminal, if possible. Only columns with sentences
+    become narrower, because users copy names, addresses and times from the others.
+    """
+    too_wide = sum(widths) + len(_GAP) * (len(widths) - 1) - shutil.get_terminal_size().columns
+    while too_wide > 0:
+        sentences = [n for n, width in enumerate(widths) if width > _SENTENCE and any(" " in row[n] for row in rows)]
+        if not sentences:
+            return
+        widest = max(sentences, key=widths.__getitem__)
+        less = min(too_wide, widths[widest] - max(_SENTENCE, len(columns[widest])))
+        if less <= 0:
+            return
+        widths[widest] -= less
+        too_wide -= less

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -84,7 +84,8 @@ def package_upload(
     path = store.path(session, name, tag)
     with tempfile.TemporaryFile() as packed, _opened(what, packed) as file:
         digest, size = _measured(file)
-        answer = session.client.upload(path, _chunks(file), size, digest=digest, dry_run=dry_run)
+        with output.progress(size, f"{name}@{tag}") as sent:
+            answer = session.client.upload(path, _chunks(file, sent), size, digest=digest, dry_run=dry_run)
     outcomes = {"uploaded": "uploaded", "moved": "moved to this version", "unchanged": "unchanged, it exists already"}
     done = f"{would_be(dry_run)} {outcomes[answer['outcome']]}"
     return session.say(answer, f"{name}@{tag} {done}: {digest}, {quantity('disk', size)}.")
@@ -208,7 +209,9 @@ def _measured(file: BinaryIO) -> tuple[str, int]:
     return f"sha256:{digest}", file.tell()
 
 
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
+def _chunks(file: BinaryIO, sent: Callable[[int], None]) -> Iterator[bytes]:
+    """Yield the content of the file. Call `sent` with the size of each part when the next one is needed."""
     file.seek(0)
     while chunk := file.read(_CHUNK):
         yield chunk
+        sent(len(chunk))

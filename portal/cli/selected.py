@@ -10,13 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import completions, output
 from portal.cli.context import Context, JobReference
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.paths import part
 
 OneJob = Annotated[
-    str | None, typer.Argument(metavar="[JOB]", help="Name of the job: cell/tenant/job, tenant/job or job.")
+    str | None,
+    typer.Argument(
+        metavar="[JOB]", help="Name of the job: cell/tenant/job, tenant/job or job.", autocompletion=completions.jobs
+    ),
 ]
 Selector = Annotated[
     str | None,

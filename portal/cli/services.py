@@ -44,7 +44,7 @@ def named(session: Context, name: str) -> ServiceReference:
     return ServiceReference(job.cell, job.tenant, job.name)
 
 
-@service.command("list")
+@service.command("list", watch=True)
 def list_(
     session: Context,
     cell: CellOption = None,
@@ -65,7 +65,7 @@ def list_(
     )
 
 
-@service.command()
+@service.command(watch=True)
 def show(session: Context, name: Name) -> None:
     """Show a service and its jobs, problems first."""
     answer = session.client.get(named(session, name).path)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import completions, output
 from portal.cli.context import CellOption, Column, Commands, Context, JobReference, iso_time, split_index
 from portal.cli.cures import show_cures
 from portal.cli.failure import CommandFailed, bad_usage
@@ -33,7 +33,7 @@ _USED_BYTES = (
 _NO_LOG_YET = ("no-log", "log-unavailable")
 
 
-@app.command()
+@app.command(watch=True)
 def tasks(
     session: Context,
     job: OneJob = None,
@@ -88,8 +88,10 @@ def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
     return row["phase"], row["health"], row["machine"]
 
 
-@app.command()
-def why(session: Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")]) -> None:
+@app.command(watch=True)
+def why(
+    session: Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]", autocompletion=completions.jobs)]
+) -> None:
     """Explain why a job or task is pending, and what would help, or why a task runs on its machine."""
     named, index = split_index(name)
     path = session.job(named).path
@@ -129,10 +131,10 @@ def _cures(session: Context, path: str, index: int | None) -> dict[str, Any] | N
     return answer
 
 
-@app.command()
+@app.command(watch=True)
 def events(
     session: Context,
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", autocompletion=completions.jobs)] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of events to list.")] = 50,
     cell: CellOption = None,
 ) -> None:
@@ -188,7 +190,7 @@ def _linked(row: tuple[str, dict[str, Any]]) -> tuple[str | None, ...]:
 @app.command()
 def logs(
     session: Context,
-    task: Annotated[str, typer.Argument(metavar="JOB/N")],
+    task: Annotated[str, typer.Argument(metavar="JOB/N", autocompletion=completions.tasks)],
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new output until the task ends or you press Ctrl-C.")
     ] = False,
@@ -257,10 +259,10 @@ def _since(given: str) -> str | None:
         raise bad_usage(f"--since {given!r} is not a time: {what}", since=what) from None
 
 
-@app.command()
+@app.command(watch=True)
 def usage(
     session: Context,
-    task: Annotated[str, typer.Argument(metavar="JOB/N")],
+    task: Annotated[str, typer.Argument(metavar="JOB/N", autocompletion=completions.tasks)],
     hours: Annotated[int, typer.Option(min=1, max=168, help="Number of hours to show.")] = 3,
 ) -> None:
     """Show the resource usage of a task, one line for each period of five minutes."""
@@ -283,7 +285,7 @@ def usage(
 @app.command(context_settings={"ignore_unknown_options": True})
 def ssh(
     session: Context,
-    task: Annotated[str, typer.Argument(metavar="JOB/N")],
+    task: Annotated[str, typer.Argument(metavar="JOB/N", autocompletion=completions.tasks)],
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> int:
     """Open a shell in a running task. If COMMAND is given, run it in the task instead, and exit with its exit

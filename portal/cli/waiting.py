@@ -53,12 +53,16 @@ def wait(
     until, pause = time.monotonic() + timeout, _FIRST_PAUSE_S
     waiting = _Waiting(session, session.job(job), wanted, until, secondaries=not without_secondaries)
     session.client.until = until
-    while not waiting.is_over():
-        left = until - time.monotonic()
-        if left <= 0:
-            raise CommandFailed("timeout", f"{waiting.job} is not {wanted} after {timeout:g} s: {waiting.summary}")
-        time.sleep(min(pause, left))
-        pause = min(_LONGEST_PAUSE_S, pause * 1.2)
+    try:
+        while not waiting.is_over():
+            left = until - time.monotonic()
+            if left <= 0:
+                raise CommandFailed("timeout", f"{waiting.job} is not {wanted} after {timeout:g} s: {waiting.summary}")
+            output.now_is(f"{waiting.job}: {waiting.summary}")
+            time.sleep(min(pause, left))
+            pause = min(_LONGEST_PAUSE_S, pause * 1.2)
+    finally:
+        output.now_is("")
     return output.as_json(waiting.answer) if session.json else output.say(f"{waiting.job}: {waiting.summary}.")
 
 

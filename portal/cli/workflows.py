@@ -53,7 +53,7 @@ def plan_workflow(session: Context, job: JobReference, body: dict[str, Any]) -> 
     return answer
 
 
-@workflow.command("list")
+@workflow.command("list", watch=True)
 def list_(
     session: Context,
     cell: CellOption = None,
@@ -82,7 +82,7 @@ def list_(
     )
 
 
-@workflow.command()
+@workflow.command(watch=True)
 def show(session: Context, name: Name) -> None:
     """Show a workflow and its nodes, those that failed first."""
     reference = named(session, name)

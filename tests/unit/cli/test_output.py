@@ -18,6 +18,20 @@ def test_a_row_is_one_line_however_long_and_nothing_is_cut(capsys: pytest.Captur
     assert first.index("1") == head.index("C")
 
 
+def test_at_a_terminal_sentences_are_cut_so_that_rows_fit_and_names_are_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    name, reason = "j" * 40, " ".join(["no machine has enough RAM"] * 4)
+    output.table(("JOB", "SINCE", "DETAIL"), [(name, "2027-01-31 08:00", reason)], empty="")
+    _, row = capsys.readouterr().out.splitlines()
+    assert row == f"{name}  2027-01-31 08:00  {reason[:29]}…"  # a sentence keeps 30 letters, though 80 are too few
+    output.table(("JOB", "DETAIL"), [("web", reason)], empty="")
+    assert len(capsys.readouterr().out.splitlines()[1]) == 80
+
+
 def test_an_empty_table_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     output.table(("A",), [], empty="No jobs.")
     assert capsys.readouterr().out == "No jobs.\n"
