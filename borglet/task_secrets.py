@@ -1,4 +1,5 @@
-"""The values of secrets that tasks use. They are only in the memory of this process, and in files in memory.
+"""The values of secrets and config files that tasks use. They are only in the memory of this process, and in files in
+memory.
 
     before a start ─► SecretValet.values: ask the link until all values are there ─► runtime.start
     new version    ─► SecretValet.renew: ask the link ─► runtime.renew_secrets ─► the files of the running task
@@ -14,7 +15,7 @@ import asyncio
 import http.client
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -22,12 +23,12 @@ import msgspec
 
 from borglet.identity.credentials import Credentials
 from borglet.machine_specs import link_address
-from borglet.messages import RunTask, SecretRef, SecretValue, SecretValues, TaskKey
+from borglet.messages import RESTART, SIGNAL, RunTask, SecretRef, SecretValue, SecretValues, TaskKey
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
-MAX_ANSWER_BYTES = 8 * 2**20
+MAX_ANSWER_BYTES = 16 * 2**20
 MOST_KEYS = 50
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 # New versions come to many machines at once, so each waits a random part of this time.
@@ -42,6 +43,12 @@ class SecretsUnavailable(Exception):
     def __init__(self, text: str, *, answered: bool) -> None:
         super().__init__(text)
         self.answered = answered
+
+
+class RenewFiles(Protocol):
+    """Replaces files of a running task, as `Runtime.renew_secrets` does."""
+
+    def __call__(self, key: TaskKey, secrets: Sequence[SecretValue], *, signal: bool) -> Awaitable[None]: ...
 
 
 class SecretSource(Protocol):
@@ -95,9 +102,7 @@ class SecretValet:
     replaces the files of a running task. Call all methods from one asyncio loop.
     """
 
-    def __init__(
-        self, source: SecretSource | None, renew_files: Callable[[TaskKey, Sequence[SecretValue]], Awaitable[None]]
-    ) -> None:
+    def __init__(self, source: SecretSource | None, renew_files: RenewFiles) -> None:
         self._source, self._renew_files = source, renew_files
         self._held: dict[TaskKey, list[SecretValue]] = {}  # the newest ones, for a start without the link
         self._renewals: dict[TaskKey, asyncio.Task[None]] = {}
@@ -140,25 +145,31 @@ class SecretValet:
 
     def renew(self, task: RunTask, present: Sequence[SecretRef]) -> None:
         """Replace the files of a running task by the versions that `task` names, as soon as the link sends them.
-        `present`: the secrets that the task has. Do nothing if all its files have these versions.
+        `present`: the secrets and config files that the task has. Do nothing if all its files have these versions. A
+        config file of which a new version restarts the task stays as it is until then.
         """
-        has = {ref.file: ref.version for ref in present}
-        wanted = {ref.file: ref.version for ref in task.secrets if ref.file and ref.version > has.get(ref.file, 0)}
+        has = {ref.place: ref.version for ref in present}
+        newer = [ref for ref in task.secrets if _renewed(ref) and ref.version > has.get(ref.place, 0)]
+        wanted = {ref.place: ref.version for ref in newer}
         self._stop_renewal(task.key)
         if wanted and self._source is not None:
-            self._renewals[task.key] = asyncio.get_running_loop().create_task(self._renew(task, wanted))
+            self._renewals[task.key] = asyncio.get_running_loop().create_task(self._renew(task, wanted, has))
 
-    async def _renew(self, task: RunTask, wanted: dict[str, int]) -> None:
+    async def _renew(self, task: RunTask, wanted: dict[tuple[str, str], int], has: dict[tuple[str, str], int]) -> None:
         pause_s, logged = FIRST_PAUSE_S, ""
         await asyncio.sleep(random.uniform(0.0, RENEW_WITHIN_S))
         while True:
             try:
                 answer = await self._ask(task.key)
-                await self._renew_files(task.key, answer.values)
+                refs = {value.ref(): value for value in answer.values}
+                values = [value for ref, value in refs.items() if _renewed(ref)]
+                signal = any(ref.on_change == SIGNAL and ref.version > has.get(ref.place, 0) for ref in refs)
+                await self._renew_files(task.key, values, signal=signal)
                 if not answer.problems:  # a start without the link must not go back to an older version
                     self._held[task.key] = answer.values
-                came = {value.file: value.version for value in answer.values}
-                if all(came.get(file, 0) >= version for file, version in wanted.items()):
+                came = {ref.place: ref.version for ref in refs}
+                has |= {ref.place: ref.version for ref in refs if _renewed(ref)}
+                if all(came.get(place, 0) >= version for place, version in wanted.items()):
                     return
                 reason = "; ".join(answer.problems) or "the link sent an older version"
             except (SecretsUnavailable, OSError) as error:
@@ -210,6 +221,11 @@ class SecretValet:
             work.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _renewed(ref: SecretRef) -> bool:
+    """Return whether the file of a running task is replaced by a new version."""
+    return bool(ref.file) and ref.on_change != RESTART
 
 
 def _rejection(status: int, body: bytes) -> SecretsUnavailable:

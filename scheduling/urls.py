@@ -12,6 +12,7 @@ from scheduling.api import (
     cell_fits,
     cells,
     checkpoints,
+    config_files,
     cron_jobs,
     cures,
     drains,
@@ -38,6 +39,12 @@ from scheduling.api import (
     workflows,
 )
 
+_config = [
+    path("", config_files.ConfigFileView.as_view(), name="config-file"),
+    path("content/", config_files.ConfigContentView.as_view(), name="config-file-content"),
+    path("diff/", config_files.ConfigDiffView.as_view(), name="config-file-diff"),
+    path("rollback/", config_files.ConfigRollbackView.as_view(), name="config-file-rollback"),
+]
 _secret = [
     path("", secrets.SecretView.as_view(), name="secret"),
     path("grant/", secrets.SecretGrantView.as_view(), name="secret-grant"),
@@ -169,6 +176,8 @@ _cell = [
     path("workflows/<str:tenant>/<str:name>/", include(_workflow)),
 ]
 urlpatterns = [
+    path("tenants/<str:tenant>/configs/", config_files.ConfigFilesView.as_view(), name="config-files"),
+    path("tenants/<str:tenant>/configs/<str:config>/", include(_config)),
     path("tenants/<str:tenant>/secrets/", secrets.SecretsView.as_view(), name="secrets"),
     path("tenants/<str:tenant>/secrets/<str:secret>/", include(_secret)),
     path("cells/", cells.CellsView.as_view(), name="cells"),

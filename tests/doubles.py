@@ -81,10 +81,10 @@ class FailingRuntime:
         self._raise_due("identify")
         await self._inner.identify(key, token)
 
-    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue]) -> None:
+    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue], *, signal: bool = False) -> None:
         self.calls.append(("renew_secrets", key))
         self._raise_due("renew_secrets")
-        await self._inner.renew_secrets(key, secrets)
+        await self._inner.renew_secrets(key, secrets, signal=signal)
 
     def secrets_of(self, key: TaskKey) -> list[SecretRef]:
         return self._inner.secrets_of(key)

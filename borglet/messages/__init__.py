@@ -46,7 +46,7 @@ from borglet.messages.logs import LogChunk, LogLine, LogRequest
 from borglet.messages.packages import PackageFailed, PackageHave, PackageRef, PackageSources, PackageTicket, PeerAddress
 from borglet.messages.refusals import MalformedMessage, Refusal
 from borglet.messages.reports import MAX_REPORTED_PACKAGES, Report, WireReport, opened, sealed, without_time_limits
-from borglet.messages.secrets import SecretRef, SecretValue, SecretValues
+from borglet.messages.secrets import CONFIG, NOTHING, RESTART, SECRET, SIGNAL, SecretRef, SecretValue, SecretValues
 from borglet.messages.shells import (
     SHELL_CONTEXT,
     SHELL_FRAME_BYTES,

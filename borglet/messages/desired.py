@@ -85,12 +85,13 @@ class RunTask(msgspec.Struct, frozen=True):
     alloc: TaskKey | None = None  # the alloc on this machine whose resources the task uses (§2.4)
     leave_s: float = 0.0  # time between the removal of its names and SIGTERM, if a stop leaves time for it
     max_run_s: float | None = None  # the Borglet stops a run that lasts longer; None: no limit
-    secrets: list[SecretRef] = []  # without values, which the Borglet requests before each start
+    # Secrets and config files, without values, which the Borglet requests before each start.
+    secrets: list[SecretRef] = []
     locks: list[str] = []  # the locks that the task may use; empty: the Borglet offers no socket for locks
 
     @property
     def needs_preparation(self) -> bool:
-        """Return whether the Borglet has to get packages or secrets before the task can start."""
+        """Return whether the Borglet has to get packages, secrets or config files before the task can start."""
         return bool(self.packages or self.secrets)
 
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from borglet.messages import RunTask, ShellClaims
+from borglet.messages import CONFIG, SECRET, RunTask, ShellClaims
 from borglet.runtimes.base import task_command, task_users
 from borglet.runtimes.base.runtime import StartFailed
-from borglet.runtimes.base.secret_files import SecretFiles
+from borglet.runtimes.base.secret_files import CONFIGS, SecretFiles
 from borglet.runtimes.home.chown_files import hand_over
 from borglet.runtimes.home.confinement import Confinement, LaunchPlan
 from borglet.runtimes.home.runtime_home import SupervisedSettings
@@ -106,7 +106,8 @@ class OpenProcesses(Confinement):
             packages=packages,
             alloc=str(directory.alloc or ""),
             identity=str(directory.identity),
-            secrets=str(directory.secrets) if any(ref.file for ref in task.secrets) else "",
+            secrets=str(directory.secrets) if any(ref.kind == SECRET and ref.file for ref in task.secrets) else "",
+            configs=str(directory.secrets / CONFIGS) if any(ref.kind == CONFIG for ref in task.secrets) else "",
             locks=self._secrets.socket_path(directory.name) if task.locks else "",
         )
         name, _, value = directory.marker.partition("=")

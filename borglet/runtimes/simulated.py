@@ -94,6 +94,7 @@ class SimulatedRuntime:
             "isolation.processes": "none",
             "isolation.disk": "none",
             "secrets": "memory",
+            "configs": "memory",
         }
 
     def capacity(self) -> dict[str, int]:
@@ -128,7 +129,7 @@ class SimulatedRuntime:
     async def identify(self, key: TaskKey, token: str) -> None:
         """Do nothing: simulated tasks use no identity."""
 
-    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue]) -> None:
+    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue], *, signal: bool = False) -> None:
         """Do nothing: simulated tasks use no secrets."""
 
     def secrets_of(self, key: TaskKey) -> list[SecretRef]:

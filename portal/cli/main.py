@@ -20,6 +20,7 @@ from portal.cli import (
     capabilities,
     cells,
     checkpoints,
+    config_files,
     cron,
     cures,
     drains,
@@ -107,6 +108,7 @@ for group, name in (
     (workflows.workflow, "workflow"),
     (services.service, "service"),
     (secrets.secret, "secret"),
+    (config_files.config, "config"),
     (locks.lock, "lock"),
 ):
     app.add_typer(group, name=name, no_args_is_help=True)

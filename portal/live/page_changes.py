@@ -217,6 +217,7 @@ _NOT_OF_MACHINES = frozenset(
         "job.rejected",
         "job.released",
         "job.secret",
+        "job.config",
         "cron.set",
         "cron.deleted",
         "cron.skipped",

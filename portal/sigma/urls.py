@@ -11,7 +11,7 @@ from portal.sigma.money import approvals, billing, costs, order_change, orders, 
 from portal.sigma.shop import pages as shop
 from portal.sigma.shop import quote
 from portal.sigma.sql import pages as sql
-from portal.sigma.team import capabilities, invitations, records, secrets, service_accounts, tenants
+from portal.sigma.team import capabilities, config_files, invitations, records, secrets, service_accounts, tenants
 
 app_name = "sigma"
 _TENANT = "tenants/<str:tenant>/"
@@ -82,6 +82,8 @@ urlpatterns = [
     path(_TENANT + "service-accounts/", service_accounts.account_list, name="service-accounts"),
     path(_TENANT + "service-accounts/<str:account>/", service_accounts.account, name="service-account"),
     path(_TENANT + "capabilities/", capabilities.capability_list, name="capabilities"),
+    path(_TENANT + "configs/", config_files.config_list, name="config-files"),
+    path(_TENANT + "configs/<str:config>/", config_files.config_file, name="config-file"),
     path(_TENANT + "secrets/", secrets.secret_list, name="secrets"),
     path(_TENANT + "secrets/<str:secret>/", secrets.secret, name="secret"),
     path(_TENANT + "records/", records.record_list, name="records"),

@@ -65,6 +65,8 @@ class Action(StrEnum):
     SECRET_VIEW = "secret.view", Scope.READ, "see the names of secrets"
     SECRET_WRITE = "secret.write", Scope.WRITE, "set values of secrets"
     SECRET_GRANT = "secret.grant", Scope.ADMIN, "grant and delete secrets"
+    CONFIG_VIEW = "config.view", Scope.READ, "see config files"
+    CONFIG_WRITE = "config.write", Scope.WRITE, "change config files"
     LOCK_VIEW = "lock.view", Scope.READ, "see locks"
     LOCK_WRITE = "lock.write", Scope.WRITE, "acquire and change locks"
     LOCK_EVICT = "lock.evict", Scope.ADMIN, "end the sessions of holders of locks"
@@ -85,13 +87,14 @@ class Action(StrEnum):
 
 _VIEW = frozenset(
     {
-        *(Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.SECRET_VIEW, Action.QUOTA_VIEW),
+        *(Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.SECRET_VIEW, Action.CONFIG_VIEW, Action.QUOTA_VIEW),
         *(Action.LOCK_VIEW, Action.TENANT_VIEW, Action.TENANT_SELF),
     }
 )
 _ROLE: Mapping[Role, frozenset[Action]] = {
     Role.VIEWER: _VIEW,
-    Role.OPERATOR: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE, Action.SECRET_WRITE, Action.LOCK_WRITE},
+    Role.OPERATOR: _VIEW
+    | {Action.JOB_WRITE, Action.PACKAGE_WRITE, Action.SECRET_WRITE, Action.CONFIG_WRITE, Action.LOCK_WRITE},
     Role.BUYER: _VIEW | {Action.QUOTA_BUY, Action.BILLING_VIEW},
     Role.OWNER: _VIEW
     | {
@@ -99,6 +102,7 @@ _ROLE: Mapping[Role, frozenset[Action]] = {
         Action.PACKAGE_WRITE,
         Action.SECRET_WRITE,
         Action.SECRET_GRANT,
+        Action.CONFIG_WRITE,
         Action.LOCK_WRITE,
         Action.LOCK_EVICT,
         Action.QUOTA_BUY,

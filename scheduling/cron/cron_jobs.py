@@ -22,6 +22,7 @@ from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.tenant_permission import own_tenant, require_tenant
 from scheduling.brakes import confirmation
+from scheduling.config_files import known_files
 from scheduling.core.vocabulary import events
 from scheduling.cron import cron_spec, due_runs, selectors
 from scheduling.cron.cron_spec import CronSpecification
@@ -68,8 +69,8 @@ def cron_spec_for(
     job_name_rules.check_lengths(run)
     pinning.pinned_for(principal, cell, run)
     require_tenant(principal, Action.JOB_WRITE, spec.tenant, cell.name)
-    (problem,) = known_secrets.refusals(cell.name, [run], lock=False)
-    if problem is not None:
+    refusals = known_secrets.refusals(cell.name, [run], lock=False) + known_files.refusals([run], lock=False)
+    for problem in filter(None, refusals):
         fields = {f"job.{path}": text.replace(longest, f"{spec.name}-*") for path, text in problem.fields.items()}
         raise rejection(fields)
     return spec

@@ -32,6 +32,7 @@ from scheduling.jobs.actions.autoscaled import FILE, with_scaled_values
 from scheduling.jobs.dependencies import binding
 from scheduling.jobs.submission.checks import (
     check_alloc_sets,
+    check_config_files,
     check_names,
     check_numbers,
     check_secrets,
@@ -455,6 +456,7 @@ def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool) -> 
         pin_packages(cell, undecided())
         check_names(cell, undecided())
         check_secrets(cell, undecided())
+        check_config_files(undecided())
         if not quiet:
             check_times(undecided(), now=entry.time)
         check_numbers(undecided())

@@ -26,6 +26,7 @@ from quota.vocabulary.permissions import Action, Principal, system
 from quota.vocabulary.resources import Vector
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.allocs import alloc_sets
+from scheduling.config_files import known_files, spec_uses
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.core.vocabulary.states import JobState, TaskState
@@ -342,6 +343,7 @@ def _change(
         if not earlier and job_spec.after:
             check_after(current.spec.get("after", {}), job_spec.after, job)
         _check_secrets(job, job_spec, current, earlier=earlier)
+        _check_config_files(job, job_spec, current, earlier=earlier)
         columns = spec_columns(job_spec, admission.bands(), submitted_at=job.created_at)
         before = (job_spec.starts_at if earlier else job.start_after, job.deadline_at)
         started = job.start_after is None or job.start_after <= entry.time
@@ -369,6 +371,7 @@ def _change(
             digest=digest,
             packages=pins.packages,
             secrets=spec_rules.names_of(job_spec),
+            configs=spec_uses.names_of(job_spec),
             actor=principal.name,
         )
         dependencies_keep(entry, job, job_spec.after)
@@ -489,6 +492,20 @@ def _check_secrets(job: Job, job_spec: spec.JobSpecification, current: JobSpec, 
     if list(spec_rules.uses_of(job_spec)) == list(spec_rules.uses_of(before)):
         return
     (problem,) = known_secrets.refusals(job.cell.name, [job_spec])
+    if problem is not None:
+        raise problem
+
+
+def _check_config_files(job: Job, job_spec: spec.JobSpecification, current: JobSpec, *, earlier: bool) -> None:
+    """Check that the config files that a new spec uses exist. What the current spec uses too is accepted. `earlier`:
+    the job had the new spec before, so nothing is checked.
+    """
+    if earlier or not spec_uses.uses_any(job_spec):
+        return
+    before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))
+    if list(spec_uses.uses_of(job_spec)) == list(spec_uses.uses_of(before)):
+        return
+    (problem,) = known_files.refusals([job_spec])
     if problem is not None:
         raise problem
 

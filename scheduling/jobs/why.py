@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import DISK, describe, format_number
+from scheduling.config_files import missing_files
 from scheduling.core.explaining import wording
 from scheduling.core.explaining.health_wording import exit_words, format_crash, format_troubles
 from scheduling.core.explaining.wording import ENGLISH, Words
@@ -182,7 +183,7 @@ def _update_sentence(update: Update) -> str:
 
 
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
-    """Explain the state of a task. Makes at most ten queries, plus one query for each event in the chain of causes."""
+    """Explain the state of a task. Makes at most twelve queries, plus one per event in the chain of causes."""
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
     lately = list(about.order_by("-revision", "-seq")[:_LATELY])
     chain = _chain(lately[0]) if lately else []
@@ -199,7 +200,7 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
         detail = ([] if is_held(job) else detail) + held_sentences(job)
     elif task.state == TaskState.RUNNING:
         placement = found.placement if lately and lately[0].kind == "task.placed" else None
-        detail = [_running(name, task), *missing_secrets.sentences(job, task)]
+        detail = [_running(name, task), *missing_secrets.sentences(job, task), *missing_files.sentences(job, task)]
         detail += placement_sentences(placement) if placement is not None else []
     else:
         detail = [f"{name} is dead: {task.outcome}{f', {task.detail}' if task.detail else ''}."]

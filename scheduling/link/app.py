@@ -6,7 +6,8 @@
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
     WS   /link           the messages between machine and shard (`borglet.messages`)
-    POST /secrets        [TaskKey] -> [SecretValues]: the secrets of incarnations that the machine should run
+    POST /secrets        [TaskKey] -> [SecretValues]: the secrets and config files of incarnations that the machine
+                         should run
     …    /packages/…     `scheduling.link.packages.package_endpoints`
     WS   /shell?session= the bytes of a shell that was granted to the machine
 
@@ -39,6 +40,7 @@ from borglet.messages import (
     encode,
 )
 from quota.vocabulary.errors import Rejected, invalid
+from scheduling.config_files import contents
 from scheduling.identity import authority
 from scheduling.journal.sql import in_thread
 from scheduling.link.lock_relay import LockRelay
@@ -145,8 +147,8 @@ class LinkApp:
             await respond(send, HTTPStatus.OK, {"content-type": content_type}, body)
 
     async def _secrets(self, scope: Message, receive: Receive) -> bytes:
-        """Return the secrets of incarnations that the calling machine should run. Raises `Rejected` if the machine is
-        unknown, or if too many requests are being answered.
+        """Return the secrets and config files of incarnations that the calling machine should run. Raises `Rejected`
+        if the machine is unknown, or if too many requests are being answered.
         """
         header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         machine = await self._admit(header.decode("latin-1"))
@@ -158,7 +160,7 @@ class LinkApp:
             raise Rejected("secrets-busy", detail, status=503)
         self._asking += 1
         try:
-            values = await self._secrets_database(delivery.values_for, machine.machine_id, keys)
+            values = await self._secrets_database(contents.values_for, machine.machine_id, keys)
         except DatabaseAway as error:
             detail = "the cell's database is unreachable; try again later"
             raise Rejected("database-away", detail, status=503) from error

@@ -147,8 +147,8 @@ class Job(models.Model):
 class JobSpec(models.Model):
     """A version of a job's spec, stored as JSON (`scheduling.spec.job_spec`). Old versions are kept.
 
-    `packages`: the size and format of each package in the spec, by digest: {"size_bytes", "format"}. `secrets`: the
-    names of the secrets that its tasks use.
+    `packages`: the size and format of each package in the spec, by digest: {"size_bytes", "format"}. `secrets`,
+    `configs`: the names of the secrets and config files that its tasks use.
     """
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="specs")
@@ -157,6 +157,7 @@ class JobSpec(models.Model):
     digest = models.CharField(max_length=64)
     packages = models.JSONField(default=dict, db_default={}, blank=True)
     secrets = models.JSONField(default=list, db_default=[], blank=True)
+    configs = models.JSONField(default=list, db_default=[], blank=True)
     actor = models.CharField(_("by"), max_length=200)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
@@ -167,6 +168,7 @@ class JobSpec(models.Model):
             models.Index(fields=["job"], name="spec_not_reclaimed", condition=Q(spec__reclamation=False)),
             GinIndex(fields=["packages"], name="spec_by_package", condition=~Q(packages={})),
             GinIndex(fields=["secrets"], name="spec_by_secret", condition=~Q(secrets=[])),
+            GinIndex(fields=["configs"], name="spec_by_config_file", condition=~Q(configs=[])),
         ]
         verbose_name = _("spec")
         verbose_name_plural = _("specs")

@@ -41,6 +41,7 @@ class Workflow(models.Model):
     labels = models.JSONField(_("labels"), default=dict, blank=True)
     parameters = models.JSONField(_("parameters"), default=dict, blank=True)
     secrets = models.JSONField(default=dict, blank=True)
+    configs = models.JSONField(default=dict, db_default={}, blank=True)
     digest = models.CharField(max_length=64)
     parallel = models.PositiveIntegerField(_("live jobs at once"))
     keep_s = models.FloatField(_("time to live after the end, s"))

@@ -18,34 +18,39 @@ from scheduling.secrets import known_secrets
 from scheduling.secrets.key_ring import key_ring
 from scheduling.secrets.sealing import CannotOpen, Place
 from scheduling.spec import parser
-from scheduling.spec.schema import SecretUse
+from scheduling.spec.schema import ConfigUse, SecretUse
 
 log = structlog.get_logger(__name__)
 
 MOST_KEYS = 100
 # Incarnations after this size get their values with a later request. A task has at most 2 MiB.
 MOST_BYTES = 1024 * 1024
-_AGAIN = "the answer of the link server is full; the machine requests the secrets of this task again"
+AGAIN = "the answer of the link server is full; the machine requests the secrets of this task again"
 _MOST_REPORTED = 10_000
 _reported: set[tuple[str, str, int, str]] = set()  # values whose missing key is in the log already
 
 
-class _Task(msgspec.Struct, frozen=True):
-    """A task that the machine should run, and the secrets that it uses."""
+class TaskOfMachine(msgspec.Struct, frozen=True):
+    """A task that the machine should run, and the secrets and config files that it uses."""
 
     tenant: str
     job: str
     cell: str
     uses: tuple[SecretUse, ...]
+    configs: tuple[ConfigUse, ...] = ()
+    job_id: int = 0
 
 
-def values_for(machine_id: int, keys: Sequence[TaskKey]) -> list[SecretValues]:
-    """Return the values of the secrets of incarnations, one answer per key. Makes three queries for any number of keys.
+def values_for(
+    machine_id: int, keys: Sequence[TaskKey], tasks: Mapping[TaskKey, TaskOfMachine] | None = None
+) -> list[SecretValues]:
+    """Return the values of the secrets of incarnations, one answer per key. `tasks`: the result of `tasks_of`, if the
+    caller has it. Makes three queries for any number of keys.
 
     A secret that does not exist, is not granted to the job or cannot be decrypted has a problem instead of a value. So
     has an incarnation that the machine should not run.
     """
-    tasks = _tasks(machine_id, keys)
+    tasks = tasks_of(machine_id, keys) if tasks is None else tasks
     known = known_secrets.read_known({(task.tenant, use.name) for task in tasks.values() for use in task.uses})
     wanted: set[Place] = set()
     for task in tasks.values():
@@ -60,7 +65,7 @@ def values_for(machine_id: int, keys: Sequence[TaskKey]) -> list[SecretValues]:
         if key not in tasks:
             answers.append(SecretValues([], [f"this machine does not run task {key}; it asks only for its own tasks"]))
         elif left <= 0:
-            answers.append(SecretValues([], [_AGAIN]))
+            answers.append(SecretValues([], [AGAIN]))
         else:
             answers.append(_answer(tasks[key], known, opened))
             left -= sum(len(value.value) for value in answers[-1].values)
@@ -68,32 +73,36 @@ def values_for(machine_id: int, keys: Sequence[TaskKey]) -> list[SecretValues]:
     return answers
 
 
-def _tasks(machine_id: int, keys: Sequence[TaskKey]) -> dict[TaskKey, _Task]:
+def tasks_of(machine_id: int, keys: Sequence[TaskKey]) -> dict[TaskKey, TaskOfMachine]:
+    """Return the tasks that the machine should run in these incarnations and that use secrets or config files. Makes
+    one query.
+    """
     rows = query(
-        "SELECT j.uid, t.index, t.incarnation, o.name, j.name, c.name, s.spec::text, c.extra_resources"
+        "SELECT j.id, j.uid, t.index, t.incarnation, o.name, j.name, c.name, s.spec::text, c.extra_resources"
         " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
         " JOIN quota_tenant AS o ON o.id = j.tenant_id JOIN scheduling_cell AS c ON c.id = j.cell_id"
         " JOIN scheduling_jobspec AS s ON s.job_id = j.id AND s.version = t.spec_version"
-        " WHERE t.machine_id = %s AND t.state = 'running' AND s.secrets <> '[]'"
+        " WHERE t.machine_id = %s AND t.state = 'running'"
+        " AND (s.secrets <> '[]' OR s.configs <> '[]')"
         " AND replace(j.uid::text, '-', '') = ANY(%s)",
         [machine_id, sorted({key.job for key in keys})],
     )
     wanted = set(keys)
-    found: dict[TaskKey, _Task] = {}
-    for uid, index, incarnation, tenant, job, cell, stored, extra in rows:
+    found: dict[TaskKey, TaskOfMachine] = {}
+    for job_id, uid, index, incarnation, tenant, job, cell, stored, extra in rows:
         key = TaskKey(uid.hex, index, incarnation)
         if key not in wanted:
             continue
         try:
-            uses = parser.load(msgspec.json.decode(stored), extra=tuple(extra)).task(index).secrets
+            spec = parser.load(msgspec.json.decode(stored), extra=tuple(extra)).task(index)
         except (Rejected, IndexError):  # the desired state has no such task either
             continue
-        found[key] = _Task(tenant, job, cell, uses)
+        found[key] = TaskOfMachine(tenant, job, cell, spec.secrets, spec.configs, job_id)
     return found
 
 
 def _answer(
-    task: _Task,
+    task: TaskOfMachine,
     known: Mapping[known_secrets.SecretName, known_secrets.KnownSecret],
     opened: Mapping[Place, bytes | str],
 ) -> SecretValues:
@@ -147,7 +156,7 @@ def _report(place: Place, identity: str, error: str) -> None:
 
 
 def _log_sent(
-    machine_id: int, keys: Sequence[TaskKey], tasks: Mapping[TaskKey, _Task], answers: Sequence[SecretValues]
+    machine_id: int, keys: Sequence[TaskKey], tasks: Mapping[TaskKey, TaskOfMachine], answers: Sequence[SecretValues]
 ) -> None:
     for key, answer in zip(keys, answers, strict=True):
         if answer.values:

@@ -1,4 +1,6 @@
-"""The live jobs, cron jobs and workflows that use a secret, and the events that make machines look at it again."""
+"""The live jobs, cron jobs and workflows that use a secret or a config file, and the events that make machines look at
+a secret again.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,21 @@ from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import query
 from scheduling.models import Secret
 
-_USES = (
-    "jsonb_path_query({column}, '{path}.secrets[*] ? (@.name == $name)', jsonb_build_object('name', %(name)s::text))"
-)
-_IN_SPECS = " UNION ALL ".join(
-    f"SELECT {_USES.format(column='s.spec', path=path)} AS used" for path in ("$.task", "$.overrides.*")
-)
-_IN_TEMPLATES = " UNION ALL ".join(
-    f"SELECT {_USES.format(column='k.template', path=path)} AS used" for path in ("$.task", "$.overrides.*")
-)
+SECRETS, CONFIGS = "secrets", "configs"  # what a task uses: the field of a job file and the columns with the names
+
+
+def _in_files(column: str, field: str) -> str:
+    """Return a query of the uses of `%(name)s` in the job file in a column."""
+    return " UNION ALL ".join(
+        f"SELECT jsonb_path_query({column}, '{path}.{field}[*] ? (@.name == $name)',"
+        " jsonb_build_object('name', %(name)s::text)) AS used"
+        for path in ("$.task", "$.overrides.*")
+    )
 
 
 class UsingJob(NamedTuple):
-    """A live job, a cron job or a live workflow that uses a secret. `job_id`: only of a job, else 0. `kind`: Job,
-    CronJob or Workflow. `versions`: the versions of the secret that its specs name.
+    """A live job, a cron job or a live workflow that uses a secret or a config file. `job_id`: only of a job,
+    else 0. `kind`: Job, CronJob or Workflow. `versions`: the versions of it that its specs name.
     """
 
     job_id: int
@@ -35,17 +38,17 @@ class UsingJob(NamedTuple):
     versions: tuple[str, ...]
 
 
-def jobs_using(tenant_id: int, name: str) -> list[UsingJob]:
-    """Return the live jobs, cron jobs and live workflows of a tenant of which a spec uses the secret `name`, in order
-    of cell and job. A spec counts if it is the newest one of its job, or if a task has it. A workflow counts until it
-    ends, because nodes that wait have no job yet. Makes one query.
+def jobs_using(tenant_id: int, name: str, field: str = SECRETS) -> list[UsingJob]:
+    """Return the live jobs, cron jobs and live workflows of a tenant of which a spec uses the secret `name`, or with
+    the field `CONFIGS` the config file `name`, in order of cell and job. A spec counts if it is the newest one of its
+    job, or if a task has it. A workflow counts until it ends, because nodes that wait have no job yet. Makes one query.
     """
     rows = query(
         "SELECT j.id, c.id, c.name, j.name, 'Job', array_agg(DISTINCT u.used #>> '{version}')"
         " FROM scheduling_jobspec AS s JOIN scheduling_job AS j ON j.id = s.job_id"
         " JOIN scheduling_cell AS c ON c.id = j.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
-        f" CROSS JOIN LATERAL ({_IN_SPECS}) AS u"
-        " WHERE s.secrets @> jsonb_build_array(%(name)s::text) AND s.secrets <> '[]'"
+        f" CROSS JOIN LATERAL ({_in_files('s.spec', field)}) AS u"
+        f" WHERE s.{field} @> jsonb_build_array(%(name)s::text) AND s.{field} <> '[]'"
         " AND j.tenant_id = %(tenant)s AND j.state <> %(dead)s"
         " AND (s.version = j.spec_version OR EXISTS (SELECT FROM scheduling_task AS t"
         " WHERE t.job_id = s.job_id AND t.spec_version = s.version AND t.state <> %(dead)s))"
@@ -53,13 +56,14 @@ def jobs_using(tenant_id: int, name: str) -> list[UsingJob]:
         " UNION ALL SELECT 0, c.id, c.name, k.name, 'CronJob', array_agg(DISTINCT u.used #>> '{version}')"
         " FROM scheduling_cronjob AS k"
         " JOIN scheduling_cell AS c ON c.id = k.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
-        f" CROSS JOIN LATERAL ({_IN_TEMPLATES}) AS u"
+        f" CROSS JOIN LATERAL ({_in_files('k.template', field)}) AS u"
         " WHERE k.tenant_id = %(tenant)s GROUP BY k.id, c.id, c.name, k.name"
         " UNION ALL SELECT 0, c.id, c.name, w.name, 'Workflow',"
-        " ARRAY(SELECT jsonb_array_elements_text(w.secrets -> %(name)s::text))"
+        f" ARRAY(SELECT jsonb_array_elements_text(w.{field} -> %(name)s::text))"
         " FROM scheduling_workflow AS w"
         " JOIN scheduling_cell AS c ON c.id = w.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
-        " WHERE w.tenant_id = %(tenant)s AND w.ended_at IS NULL AND w.secrets -> %(name)s::text IS NOT NULL"
+        " WHERE w.tenant_id = %(tenant)s AND w.ended_at IS NULL"
+        f" AND w.{field} -> %(name)s::text IS NOT NULL"
         " ORDER BY 2, 1, 4, 5",
         {"name": name, "tenant": tenant_id, "dead": JobState.DEAD.value},
     )

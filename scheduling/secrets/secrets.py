@@ -9,22 +9,22 @@ Owners of the tenant change grants and delete secrets. Members who may change jo
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from django.db.models import Count, Q
 
-from quota import clock, records
+from quota import clock
 from quota.models import Tenant
 from quota.records import RecordEntry
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
-from scheduling.journal import journal
+from scheduling.journal.journal import JournalEntry
 from scheduling.models import Cell, Secret, SecretGrant, SecretVersion
 from scheduling.secrets import grant_rules, job_uses
 from scheduling.secrets.key_ring import key_ring_for_writes
+from scheduling.secrets.locked_users import write_with_users
 from scheduling.secrets.sealing import CannotOpen, KeyRing, Place
 from scheduling.spec.schema import LATEST
 
@@ -169,20 +169,13 @@ def _require(principal: Principal, action: Action, tenant: Tenant) -> None:
         raise Forbidden(action, f"{detail} {tenant.name}; use a user or a service account without such a limit")
 
 
-class _MoreCells(Exception):
-    """Raised to undo the locks of a change that needs the rows of more cells. `cells`: their ids."""
-
-    def __init__(self, cells: set[int]) -> None:
-        super().__init__("more cells")
-        self.cells = cells
-
-
 class _Unchanged(Exception):
     """Raised to undo the locks of a change that changes nothing."""
 
     def __init__(self, secret: Secret) -> None:
         super().__init__("nothing changes")
         self.secret = secret
+        self.users: list[job_uses.UsingJob] = []
 
 
 def _change(
@@ -192,30 +185,29 @@ def _change(
     change: str,
     write: Callable[[RecordEntry, list[job_uses.UsingJob]], Secret],
 ) -> SecretChange:
-    """Run `write` in one transaction with the events of all live jobs that use the secret.
+    """Run `write` in one transaction with the events of all live jobs that use the secret."""
 
-    The jobs are read while the row of the secret is locked, so that no submission that has read the secret is still in
-    progress. If one of them is in a cell whose row is not locked, the transaction starts again with this cell too.
-    """
-    cells = {job.cell_id for job in job_uses.jobs_using(tenant.pk, name) if job.job_id}
-    while True:
+    def write_all(
+        entry: RecordEntry, entries: Mapping[int, JournalEntry], users: list[job_uses.UsingJob]
+    ) -> SecretChange:
         try:
-            with records.write(principal) as entry, ExitStack() as stack:
-                entries = {cell_id: stack.enter_context(journal.write(cell_id, principal)) for cell_id in sorted(cells)}
-                Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
-                list(Secret.objects.select_for_update().filter(tenant=tenant, name=name))
-                users = job_uses.jobs_using(tenant.pk, name)
-                new = {job.cell_id for job in users if job.job_id} - cells
-                if new:
-                    raise _MoreCells(new)
-                secret = write(entry, users)
-                job_uses.append_events(entries, users, secret, change)
-        except _MoreCells as more:
-            cells |= more.cells
+            secret = write(entry, users)
         except _Unchanged as unchanged:
-            return SecretChange(unchanged.secret, users)
-        else:
-            return SecretChange(secret, users)
+            unchanged.users = users
+            raise
+        job_uses.append_events(entries, users, secret, change)
+        return SecretChange(secret, users)
+
+    try:
+        return write_with_users(
+            principal,
+            tenant,
+            users=lambda: job_uses.jobs_using(tenant.pk, name),
+            lock=lambda: Secret.objects.select_for_update().filter(tenant=tenant, name=name),
+            write=write_all,
+        )
+    except _Unchanged as unchanged:
+        return SecretChange(unchanged.secret, unchanged.users)
 
 
 def _check_number(tenant: Tenant) -> None:

@@ -229,6 +229,12 @@ FIELD_TEXTS = {
         "Secrets of the tenant that the task gets: a list of `name`, `file` or `env`, and `version`. A file is in the "
         "folder `$BORG_SECRETS`, in memory. The job file never contains the value."
     ),
+    "task.configs": (
+        "Config files of the tenant that the task gets in the folder `$BORG_CONFIGS`: a list of `name`, `file` "
+        "(default: the name), `version` (a number, or `latest`) and `on_change`. A new version of a `latest` file "
+        "replaces the file while the task runs (`nothing`), also sends SIGHUP (`signal`), or restarts the tasks step "
+        "by step (`restart`)."
+    ),
     "task.plain_env": "Names of variables in `env` whose values look like secrets, but are not secret.",
     "task.locks": (
         "Locks of the tenant that the task may use, through the socket `$BORG_LOCKS`: names such as `shop/leader`, or "

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from borglet.messages import RestartPolicy, Slack
+from borglet.messages import NOTHING, RESTART, RestartPolicy, Slack
 from quota.vocabulary.bands import FREE_PRIORITY
 from scheduling.core.vocabulary.requirement import Constraint
 from scheduling.spec.autoscaling.fields import Autoscale
 from scheduling.spec.disruptions.limits import DisruptionBudget
 
 API_VERSION = "borg/v1"
-LATEST = "latest"  # the newest version of a secret
+LATEST = "latest"  # the newest version of a secret or a config file
 # The name of a lock, or of a folder of locks: parts between slashes.
 _LOCK_PART = r"[a-z0-9][a-z0-9._-]{0,62}"
 LOCK_NAME, MAX_LOCK_NAME = re.compile(rf"{_LOCK_PART}(/{_LOCK_PART}){{0,9}}"), 200
@@ -57,6 +57,28 @@ class SecretUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int | str = LATEST
 
 
+class ConfigUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The use of a config file of the tenant in a task. `file`: the name of the file in the folder `$BORG_CONFIGS`.
+    `version`: a number, or `latest`. `on_change`: what follows from a new version if `version` is `latest`: nothing,
+    signal or restart. With `nothing` and `signal`, the file is replaced while the task runs.
+    """
+
+    name: str
+    file: str = ""
+    version: int | str = LATEST
+    on_change: str = NOTHING
+
+    @property
+    def path(self) -> str:
+        """Return the name of the file for the task: `file`, or else the name of the config file."""
+        return self.file or self.name
+
+    @property
+    def restarts(self) -> bool:
+        """Return whether a new version of the file restarts the task."""
+        return self.version == LATEST and self.on_change == RESTART
+
+
 class TaskFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a task that mean the same in a job file and in a parsed spec."""
 
@@ -85,6 +107,7 @@ class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     packages: list[str] = []
     flags: dict[str, Any] = {}
     secrets: list[SecretUse] = []
+    configs: list[ConfigUse] = []
     plain_env: list[str] = []
     locks: list[str] = []
 

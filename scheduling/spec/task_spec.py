@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from borglet import variables
-from borglet.messages import LOCKS_SINCE, TIME_LIMITS_SINCE, HealthCheck, Slack
+from borglet.messages import LOCKS_SINCE, NOTHING, RESTART, SIGNAL, TIME_LIMITS_SINCE, HealthCheck, Slack
 from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
 from scheduling.spec.field_errors import Problems, convert
@@ -24,6 +24,7 @@ from scheduling.spec.schema import (
     LOCK_NAME,
     LOCK_NAME_RULE,
     MAX_LOCK_NAME,
+    ConfigUse,
     HealthFile,
     Restart,
     SecretUse,
@@ -41,6 +42,7 @@ MAX_CONSTRAINTS = 32
 MAX_PACKAGES = 64
 MAX_FLAGS = 256
 MAX_SECRETS = 32
+MAX_CONFIGS = 16
 MAX_LOCKS = 16
 MAX_WEIGHT = 65_535  # of an SRV record (RFC 2782)
 
@@ -58,6 +60,8 @@ SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 LIMITS_TIME = Constraint(PROTOCOL, Relation.AT_LEAST, str(TIME_LIMITS_SINCE))
 # Only Borglets that deliver secrets have this attribute, and only if the machine has a file system in memory.
 DELIVERS_SECRETS = Constraint("secrets", Relation.EQUAL, "memory")
+# Older Borglets deliver secrets, but no config files. They do not have this attribute.
+DELIVERS_CONFIGS = Constraint("configs", Relation.EQUAL, "memory")
 # The socket for locks is in the same folder in memory as secrets.
 OFFERS_LOCKS = Constraint(PROTOCOL, Relation.AT_LEAST, str(LOCKS_SINCE))
 
@@ -76,12 +80,13 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     flags: dict[str, str | bool] = {}
     secrets: tuple[SecretUse, ...] = ()
+    configs: tuple[ConfigUse, ...] = ()
     plain_env: tuple[str, ...] = ()
     locks: tuple[str, ...] = ()
 
     def demands(self) -> tuple[Constraint, ...]:
-        """Return the constraints of a task, and the constraints that follow from its packages, secrets, locks, root
-        file system, network and cores.
+        """Return the constraints of a task, and the constraints that follow from its packages, secrets, config files,
+        locks, root file system, network and cores.
         """
         implied = []
         if self.locks:
@@ -92,6 +97,8 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
             implied.append(SPEAKS)
         if self.secrets or self.locks:
             implied.append(DELIVERS_SECRETS)
+        if self.configs:
+            implied.append(DELIVERS_CONFIGS)
         if self.root == "packages":
             implied.append(Constraint("runtime", Relation.EQUAL, "oci"))
         if self.network == "own":
@@ -147,6 +154,7 @@ _LATER: dict[str, object] = {
     "weight": 1,
     "max_run_s": None,
     "secrets": (),
+    "configs": (),
     "plain_env": (),
     "locks": (),
 }
@@ -203,6 +211,7 @@ def read_task(
             detail = f"{package!r} is not a package; write NAME, NAME@TAG or NAME@sha256:…"
             problems.add(f"{path}.packages[{number}]", detail)
     _check_secrets(file, problems, f"{path}.secrets", role)
+    _check_configs(file.configs, problems, f"{path}.configs", role)
     problems.count(f"{path}.plain_env", file.plain_env, MAX_FLAGS, "names")
     _check_locks(file.locks, problems, f"{path}.locks", role)
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
@@ -225,6 +234,7 @@ def read_task(
         "packages": tuple(file.packages),
         "flags": {name: _flag(value) for name, value in file.flags.items()},
         "secrets": tuple(file.secrets),
+        "configs": tuple(file.configs),
         "plain_env": tuple(sorted(set(file.plain_env))),
         "locks": tuple(sorted(set(file.locks))),
     }
@@ -275,8 +285,7 @@ def _check_secrets(file: TaskFile, problems: Problems, path: str, role: TaskRole
         if bool(use.file) == bool(use.env):
             problems.add(here, "needs one place for the value; give either file or env")
         if use.file and not _SECRET_FILE.fullmatch(use.file):
-            cure = "use letters, digits, '.', '_' and '-', at most 100 characters, no '/' and no '.' at the beginning"
-            problems.add(f"{here}.file", f"{use.file[:100]!r} is not the name of a file; {cure}")
+            problems.add(f"{here}.file", _not_a_file(use.file))
         if use.env and not _ENV_NAME.fullmatch(use.env):
             problems.add(f"{here}.env", "is not the name of a variable; use letters, digits and underscores")
         if use.env.startswith("BORG_") or use.env in _OWN_VARIABLES:
@@ -290,9 +299,43 @@ def _check_secrets(file: TaskFile, problems: Problems, path: str, role: TaskRole
                     f"{here}.{field}", f"two secrets use the {field} {place[1]!r}; give each secret its own {field}"
                 )
             places.add(place)
-        numbered = isinstance(use.version, int) and not isinstance(use.version, bool) and use.version > 0
-        if not numbered and use.version != LATEST:
-            problems.add(f"{here}.version", f"{str(use.version)[:50]!r} is not a version; give a number or {LATEST}")
+        _check_version(use.version, problems, f"{here}.version")
+
+
+def _check_configs(uses: list[ConfigUse], problems: Problems, path: str, role: TaskRole) -> None:
+    """Check how a task uses config files. Whether they exist is checked at submission."""
+    if uses and role.allocation:
+        problems.add(path, "an alloc set runs no command; use config files in the jobs inside the alloc set")
+    problems.count(path, uses, MAX_CONFIGS, "config files")
+    files: set[str] = set()
+    for number, use in enumerate(uses[:MAX_CONFIGS]):
+        here = f"{path}[{number}]"
+        problems.label(f"{here}.name", use.name)
+        if use.file and not _SECRET_FILE.fullmatch(use.file):
+            problems.add(f"{here}.file", _not_a_file(use.file))
+        elif use.path in files:
+            detail = f"two config files use the file {use.path!r}; give each config file its own file"
+            problems.add(f"{here}.file", detail)
+        files.add(use.path)
+        _check_version(use.version, problems, f"{here}.version")
+        problems.choice(f"{here}.on_change", use.on_change, (NOTHING, SIGNAL, RESTART))
+        if use.version != LATEST and use.on_change in (SIGNAL, RESTART):
+            detail = (
+                f"version {str(use.version)[:50]} of a file never changes; remove on_change, or give version: {LATEST}"
+            )
+            problems.add(f"{here}.on_change", detail)
+
+
+def _not_a_file(name: str) -> str:
+    cure = "use letters, digits, '.', '_' and '-', at most 100 characters, no '/' and no '.' at the beginning"
+    return f"{name[:100]!r} is not the name of a file; {cure}"
+
+
+def _check_version(version: int | str, problems: Problems, path: str) -> None:
+    """Check the version of a secret or a config file: a number, or `latest`."""
+    numbered = isinstance(version, int) and not isinstance(version, bool) and version > 0
+    if not numbered and version != LATEST:
+        problems.add(path, f"{str(version)[:50]!r} is not a version; give a number or {LATEST}")
 
 
 def _check_locks(names: list[str], problems: Problems, path: str, role: TaskRole) -> None:

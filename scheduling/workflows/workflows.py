@@ -19,6 +19,7 @@ from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import own_tenant, require_tenant
 from scheduling.brakes import confirmation
+from scheduling.config_files import known_files, spec_uses
 from scheduling.core.vocabulary import events
 from scheduling.jobs import job_name_rules
 from scheduling.jobs.submit_and_kill import spec_limits
@@ -65,8 +66,9 @@ def workflow_submit(*, principal: Principal, cell: Cell, spec: WorkflowSpecifica
 
     `key`: an idempotency key; if an earlier submission had it, its workflow is returned, also if it has ended. Raises
     `Conflict` if the key belongs to another workflow, or if a different one is live, `Rejected` if a limit is exceeded,
-    a package does not exist, a job may not use one of its secrets, or a value in its `env` looks like a secret, and
-    `Forbidden` if the caller may not submit the jobs. Ended workflows of the same name stay in the history.
+    a package does not exist, a job may not use one of its secrets, one of its config files does not exist, or a value
+    in its `env` looks like a secret, and `Forbidden` if the caller may not submit the jobs. Ended workflows of the same
+    name stay in the history.
     """
     _check_caller(principal, spec)
     tenant = Tenant.objects.filter(name=spec.tenant).first()
@@ -96,6 +98,7 @@ def workflow_submit(*, principal: Principal, cell: Cell, spec: WorkflowSpecifica
             labels=spec.labels,
             parameters=spec.parameters,
             secrets=_secrets_of(spec),
+            configs=spec_uses.versions_of(list(spec.jobs)),
             digest=digest,
             key=key,
             parallel=spec.parallel,
@@ -199,17 +202,20 @@ def _longest(spec: WorkflowSpecification, name: str) -> JobSpecification:
 
 
 def _check_secrets(cell: Cell, spec: WorkflowSpecification, plain: Sequence[Mapping[str, str]]) -> None:
-    """Check that no value in `env` looks like a secret, and that the secrets of all jobs exist and are granted to the
-    jobs. `plain`: the problems of values in `env`, by job. Raises `Rejected`, which names the nodes. Makes one query.
-    No secret that a job uses changes until the end of the transaction.
+    """Check that no value in `env` looks like a secret, that the secrets of all jobs exist and are granted to the jobs,
+    and that their config files exist. `plain`: the problems of values in `env`, by job. Raises `Rejected`, which names
+    the nodes. Makes at most four queries. No secret and no config file that a job uses changes until the end of the
+    transaction.
     """
-    using = [spec_rules.uses_any(job) for job in spec.jobs]
+    using = [spec_rules.uses_any(job) or spec_uses.uses_any(job) for job in spec.jobs]
     jobs = {name: _longest(spec, name) for name, node in spec.nodes.items() if using[node.job]}
-    refusals = dict(zip(jobs, known_secrets.refusals(cell.name, list(jobs.values())), strict=True))
+    of_secrets = known_secrets.refusals(cell.name, list(jobs.values()))
+    of_files = known_files.refusals(list(jobs.values()))
+    refusals = dict(zip(jobs, zip(of_secrets, of_files, strict=True), strict=True))
     problems: dict[str, str] = {}
     for name, node in spec.nodes.items():
         found = dict(plain[node.job])
-        if (refusal := refusals.get(name)) is not None:
+        for refusal in filter(None, refusals.get(name, ())):
             shown = job_name(spec.name, name) if node.for_each is None else f"{job_name(spec.name, name)}-*"
             found |= {path: text.replace(jobs[name].name, shown) for path, text in refusal.fields.items()}
         problems |= {f"nodes.{name}.job.{path}": text for path, text in found.items()}

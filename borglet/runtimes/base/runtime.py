@@ -101,7 +101,7 @@ class Runtime(Protocol):
         """Start the task's processes, unless the task already runs. Raises `StartFailed` if the task cannot be started.
 
         `trees`: read-only directories of the task's packages by mount name, in the order of the packages. `secrets`:
-        the values of the task's secrets, which are written to no disk.
+        the values of the task's secrets and config files, which are written to no disk.
         """
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
@@ -126,13 +126,14 @@ class Runtime(Protocol):
         task finds in `BORG_IDENTITY_FILE`. Raises OSError if the file cannot be written.
         """
 
-    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue]) -> None:
-        """Replace the files of a running task that contain secrets. Environment variables keep their values. Raises
-        OSError if a file cannot be written.
+    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue], *, signal: bool = False) -> None:
+        """Replace the files of a running task that contain secrets, and its config files. Environment variables keep
+        their values. `signal`: send SIGHUP to the task's first process afterwards. Raises OSError if a file cannot be
+        written.
         """
 
     def secrets_of(self, key: TaskKey) -> list[SecretRef]:
-        """Return the secrets that a running task has, without their values."""
+        """Return the secrets and config files that a running task has, without their values."""
 
     async def remove(self, key: TaskKey) -> None:
         """Delete an ended incarnation and its working directory. Its logs stay until they expire. Raises OSError if a

@@ -1,7 +1,9 @@
-"""The files with secrets of tasks, and their sockets for locks, in a file system that exists only in memory (tmpfs).
+"""The files with secrets of tasks, their config files and their sockets for locks, in a file system that exists only in
+memory (tmpfs).
 
     <home>/secrets ─► link to a folder in memory, with a random name
     <home>/secrets/<task>/<file>   one file per secret, which only the task's user can read
+    <home>/secrets/<task>/.configs/<file>   the config files; no secret can have a file with this name
     <home>/secrets/<task>/locks.sock   the socket of a task that uses locks; a path here is short enough for a socket
     <home>/secrets/<task>.process  description of a container's process, from its creation until the task has started
 
@@ -19,11 +21,16 @@ import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory
 _KINDS = frozenset({"tmpfs", "ramfs"})
 _NEW, _PROCESS = ".new", ".process"
 LOCK_SOCKET = "locks.sock"
+CONFIGS = ".configs"
+
+
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 
 class SecretFiles:
@@ -43,9 +50,11 @@ class SecretFiles:
     def process_file(self, name: str) -> Path:
         return self._link / f"{name}{_PROCESS}"
 
-    def write(self, name: str, files: Mapping[str, bytes], owner: tuple[int, int]) -> None:
-        """Create or replace files of a task. Each is replaced as a whole. `owner`: uid and gid of the task. Raises
-        OSError if a file cannot be written.
+    def write(
+        self, name: str, files: Mapping[str, bytes], owner: tuple[int, int], *, configs: Mapping[str, bytes] = NO_FILES
+    ) -> None:
+        """Create or replace files of a task. Each is replaced as a whole. `configs`: the config files. `owner`: uid and
+        gid of the task. Raises OSError if a file cannot be written.
         """
         folder = self._ensure() / name
         with suppress(FileExistsError):
@@ -54,11 +63,15 @@ class SecretFiles:
         # The task may own the folder, so nothing in it is followed.
         descriptor = os.open(folder, flags)
         try:
-            for file, value in files.items():
-                _replace(descriptor, file, value, owner)
-            if owner[0] != os.geteuid():
-                os.fchown(descriptor, *owner)
-                os.fchmod(descriptor, 0o500)
+            if configs:
+                with suppress(FileExistsError):
+                    os.mkdir(CONFIGS, 0o700, dir_fd=descriptor)
+                inner = os.open(CONFIGS, flags, dir_fd=descriptor)
+                try:
+                    _fill(inner, configs, owner)
+                finally:
+                    os.close(inner)
+            _fill(descriptor, files, owner)
         finally:
             os.close(descriptor)
 
@@ -169,6 +182,15 @@ def in_memory(path: Path) -> bool:
         if inside and len(target) >= len(found):
             found, kind = target, of_type
     return kind in _KINDS
+
+
+def _fill(folder: int, files: Mapping[str, bytes], owner: tuple[int, int]) -> None:
+    """Create or replace files in the folder with this descriptor, and give it to the owner."""
+    for file, value in files.items():
+        _replace(folder, file, value, owner)
+    if owner[0] != os.geteuid():
+        os.fchown(folder, *owner)
+        os.fchmod(folder, 0o500)
 
 
 def _replace(folder: int, name: str, value: bytes, owner: tuple[int, int]) -> None:

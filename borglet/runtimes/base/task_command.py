@@ -82,14 +82,16 @@ def environment(
     alloc: str = "",
     identity: str = "",
     secrets: str = "",
+    configs: str = "",
     locks: str = "",
 ) -> dict[str, str]:
     """Return the task's environment. Values of the job file replace defaults, and `BORG_*` variables replace defaults
     and values of the job file.
 
     `alloc`: path of the alloc's folder for the task, empty without an alloc. `identity`: path of the file with the
-    task's signed identity. `secrets`: path of the folder with the task's secrets, empty without such files. `locks`:
-    path of the task's socket for locks, empty if it uses none. Raises `StartFailed` if a name or a value is not valid.
+    task's signed identity. `secrets`: path of the folder with the task's secrets, empty without such files. `configs`:
+    the same for its config files. `locks`: path of the task's socket for locks, empty if it uses none. Raises
+    `StartFailed` if a name or a value is not valid.
     """
     known = variables(task, packages=packages)
     own = {}
@@ -118,6 +120,8 @@ def environment(
         borg["BORG_IDENTITY_FILE"] = identity
     if secrets:
         borg["BORG_SECRETS"] = secrets
+    if configs:
+        borg["BORG_CONFIGS"] = configs
     if locks:
         borg["BORG_LOCKS"] = locks
     if api_url := own.get("BORG_API_URL"):

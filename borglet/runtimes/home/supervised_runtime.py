@@ -29,6 +29,8 @@ from pathlib import Path
 import msgspec
 
 from borglet.messages import (
+    CONFIG,
+    SECRET,
     AllocReport,
     EndCause,
     LogChunk,
@@ -89,6 +91,7 @@ class SupervisedRuntime:
             "runtime": self.name,
             **self._containers.attributes(),
             "secrets": "memory" if self._secrets.usable() else "none",
+            "configs": "memory" if self._secrets.usable() else "none",
             "isolation.disk": "polled",
             "isolation.ports": "landlock" if self._keeps_ports else "none",
             **self._confinement.attributes(),
@@ -232,13 +235,16 @@ class SupervisedRuntime:
             while len(self._identities) > MOST_UNCLAIMED:
                 del self._identities[next(iter(self._identities))]  # of tasks that never started
 
-    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue]) -> None:
+    async def renew_secrets(self, key: TaskKey, secrets: Sequence[SecretValue], *, signal: bool = False) -> None:
         known = self._tasks.get(key)
         if known is None or known.exit is not None:
             return
         self._write_secrets(known.directory, secrets)
-        new = {value.file: ref for value, ref in zip(secrets, _delivered(secrets), strict=True) if value.file}
-        refs = [new.get(ref.file, ref) if ref.file else ref for ref in known.kept.task.secrets]
+        if signal and known.supervisor is not None:
+            supervisors.send_signal(known.directory)
+        # The record comes last. So a Borglet that takes over in between sends the signal again.
+        new = {ref.place: ref for ref in _delivered(secrets) if ref.file}
+        refs = [new.get(ref.place, ref) if ref.file else ref for ref in known.kept.task.secrets]
         known.kept = msgspec.structs.replace(known.kept, task=msgspec.structs.replace(known.kept.task, secrets=refs))
         known.directory.write_kept(known.kept)
 
@@ -247,15 +253,16 @@ class SupervisedRuntime:
         return known.kept.task.secrets if known is not None and known.exit is None else []
 
     def _write_secrets(self, directory: TaskDirectory, secrets: Sequence[SecretValue]) -> None:
-        """Write the files with secrets of a task. Raises OSError if one cannot be written."""
-        files = {value.file: value.value for value in secrets if value.file}
-        if files:
+        """Write the files with secrets of a task, and its config files. Raises OSError if one cannot be written."""
+        files, configs = ({v.file: v.value for v in secrets if v.file and v.kind == kind} for kind in (SECRET, CONFIG))
+        if files or configs:
             owner = os.stat(directory.work)
             try:
-                self._secrets.write(directory.name, files, (owner.st_uid, owner.st_gid))
+                self._secrets.write(directory.name, files, (owner.st_uid, owner.st_gid), configs=configs)
             except OSError as error:
+                what = "secrets" if files else "config files"
                 cure = "an SRE can check the machine's file system in memory"
-                raise OSError(f"cannot write the secrets of the task into memory: {error}; {cure}") from error
+                raise OSError(f"cannot write the {what} of the task into memory: {error}; {cure}") from error
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         self._containers.adjust(grants, batch_milli=batch_milli, batch_idle=batch_idle)
@@ -353,7 +360,7 @@ class SupervisedRuntime:
 
 def _delivered(secrets: Sequence[SecretValue]) -> list[SecretRef]:
     """Return the references to these secrets, without their values."""
-    return [SecretRef(value.name, value.version, value.file, value.env) for value in secrets]
+    return [value.ref() for value in secrets]
 
 
 def _variables(secrets: Sequence[SecretValue]) -> dict[str, str]:

@@ -129,20 +129,32 @@ def open_pidfd(supervisor: SupervisorId) -> int:
 def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, detail: str) -> None:
     """Ask the supervisor to stop its task. If the supervisor cannot be reached, only write a log line."""
     text = " ".join(detail.split())[:1000]
-    line = f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n".encode(errors="replace")
+    _send(directory, f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n", "stop the task")
+
+
+def send_signal(directory: TaskDirectory) -> None:
+    """Ask the supervisor to send SIGHUP to the first process of its task. If the supervisor cannot be reached, only
+    write a log line.
+    """
+    _send(directory, "signal\n", "send SIGHUP to the task")
+
+
+def _send(directory: TaskDirectory, request: str, action: str) -> None:
+    line = request.encode(errors="replace")
     try:
         control = os.open(directory.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         log.info(
-            "task %s: cannot ask the supervisor to stop the task, because the supervisor is unreachable: %s",
+            "task %s: cannot ask the supervisor to %s, because the supervisor is unreachable: %s",
             directory.name,
+            action,
             error,
         )
         return
     try:
         os.write(control, line)
     except OSError as error:
-        log.warning("task %s: the supervisor did not accept the stop: %s", directory.name, error)
+        log.warning("task %s: the supervisor did not accept the request to %s: %s", directory.name, action, error)
     finally:
         os.close(control)
 

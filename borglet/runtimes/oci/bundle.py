@@ -20,6 +20,7 @@ INIT = "/dev/init"  # the path of the init's program in the container
 WORK, TMP, PACKAGES, ALLOC = "/work", "/tmp", "/packages", "/alloc"  # noqa: S108 - inside a container
 IDENTITY = "/run/borg"
 SECRETS = "/run/secrets"
+CONFIG_FILES = "/run/configs"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_SHM_BYTES = 64 * 2**20
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from borglet.messages import RunTask, ShellClaims
+from borglet.messages import CONFIG, SECRET, RunTask, ShellClaims
 from borglet.runtimes.base import task_command, task_users
 from borglet.runtimes.base.networks import TaskNetworks, choose_address
 from borglet.runtimes.base.runtime import StartFailed
@@ -36,7 +36,7 @@ from borglet.runtimes.home.runtime_home import SupervisedSettings
 from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.oci import bundle, rootfs
-from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, SECRETS, TMP, WORK, DeviceNode, Mount
+from borglet.runtimes.oci.bundle import ALLOC, CONFIG_FILES, IDENTITY, PACKAGES, SECRETS, TMP, WORK, DeviceNode, Mount
 from borglet.runtimes.supervisor.container import ContainerPlace, run_engine
 from borglet.runtimes.supervisor.exec_task import allowed_files
 from borglet.runtimes.supervisor.ptys import PtyRequest, ShellRefused
@@ -127,7 +127,8 @@ class ContainerConfinement(Confinement):
             packages=packages,
             alloc=ALLOC if directory.alloc is not None else "",
             identity=f"{IDENTITY}/{directory.identity.name}",
-            secrets=SECRETS if any(ref.file for ref in task.secrets) else "",
+            secrets=SECRETS if any(ref.kind == SECRET and ref.file for ref in task.secrets) else "",
+            configs=CONFIG_FILES if any(ref.kind == CONFIG for ref in task.secrets) else "",
             locks=f"{SECRETS}/{LOCK_SOCKET}" if task.locks else "",
         )
         working_directory = task_command.working_directory(task, WORK)

@@ -20,14 +20,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from borglet.runtimes.base.runtime import NO_TREES
+from borglet.runtimes.base.secret_files import CONFIGS
 from borglet.runtimes.base.task_users import TASK_UID, Account
-from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, SECRETS, TMP, WORK, Mount
+from borglet.runtimes.oci.bundle import ALLOC, CONFIG_FILES, IDENTITY, PACKAGES, SECRETS, TMP, WORK, Mount
 
 # Directories in the root of a modern system. If they are links to /usr on the machine, they are links inside, too.
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # The Borglet creates these directories. Entries of a package with these names are ignored.
 _OURS = frozenset({"alloc", "proc", "run", "sys", "dev", "tmp", "work", "packages"})
-_FOLDERS = ("run/borg", "run/secrets", "alloc/shared", "alloc/logs")
+_FOLDERS = ("run/borg", "run/secrets", "run/configs", "alloc/shared", "alloc/logs")
 # Files that programs need: names and their resolution, time, certificates, linker. No passwords, keys or services.
 _ETC_FILES = (
     "debian_version",
@@ -174,6 +175,8 @@ def build(
         mounts.append(Mount(str(identity), IDENTITY))
     if secrets is not None:
         mounts.append(Mount(os.path.realpath(secrets), SECRETS))
+        if (secrets / CONFIGS).is_dir():
+            mounts.append(Mount(os.path.realpath(secrets / CONFIGS), CONFIG_FILES))
     if alloc is not None:
         mounts += [
             Mount(str(alloc / "shared"), f"{ALLOC}/shared", writable=True),

@@ -1,6 +1,6 @@
 """The supervisor of one task: a small process that continues when the Borglet ends.
 
-    Borglet ── launch (stdin), "stop" lines (fifo) ──► supervisor ── fork, exec, signals ──► the task
+    Borglet ── launch (stdin), "stop" and "signal" lines (fifo) ──► supervisor ── fork, exec, signals ──► the task
     Borglet ◄─ "started" | "failed …" (stdout), exit.json ─ supervisor ◄─ stdout, stderr, SIGCHLD ─ the task
 
 The supervisor starts the task in its control groups, with its limits, and copies the task's output to log files. When
@@ -210,8 +210,8 @@ class TaskSupervisor:
         self._reap()
 
     def _take_commands(self) -> None:
-        """Read commands of the form `stop <notice in ms> <cause> <detail>` from the pipe `control`, and stop the task
-        with the given notice period, cause and detail.
+        """Read commands from the pipe `control`. `stop <notice in ms> <cause> <detail>` stops the task with the given
+        notice period, cause and detail. `signal` sends SIGHUP to the task's first process.
         """
         *lines, self.unread = (self.unread + os.read(self.control, COMMAND_BYTES)).split(b"\n")
         for line in lines:
@@ -220,6 +220,9 @@ class TaskSupervisor:
             cause, _, detail = rest.partition(" ")
             if word == "stop" and milliseconds.isdigit() and cause:
                 self.stop(int(milliseconds) / 1000, cause, detail)
+            elif word == "signal" and not rest:
+                if self.pid and self.wait_status is None:
+                    proctable.send_signal(self.pid, signal.SIGHUP)
             else:  # without root, the task itself may write here; stderr is supervisor.log
                 print(f"unknown request: {line[:200]!r}", file=sys.stderr, flush=True)
 

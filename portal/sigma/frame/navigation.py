@@ -78,7 +78,7 @@ SECTIONS: tuple[Section, ...] = (
                 _("Teams"),
                 (
                     *("tenant", "invitations", "service-accounts", "service-account", "secrets", "secret"),
-                    *("capabilities", "records"),
+                    *("config-files", "config-file", "capabilities", "records"),
                 ),
             ),
         ),

@@ -45,6 +45,8 @@ SENTENCES: Mapping[str, str | Promise] = {
     "secret.granted": gettext_lazy("The secret %(name)s was granted to the jobs %(jobs)s."),
     "secret.revoked": gettext_lazy("The grant of the secret %(name)s to the jobs %(jobs)s was revoked."),
     "secret.deleted": gettext_lazy("The secret %(name)s was deleted."),
+    "config.written": gettext_lazy("Version %(version)s of the config file %(name)s was written."),
+    "config.deleted": gettext_lazy("The config file %(name)s was deleted."),
     "secret.rekeyed": gettext_lazy("%(rows)s values of secrets were encrypted with the key %(key_id)s."),
     "token.issued": gettext_lazy("The token %(name)s was issued for %(user)s."),
     "token.rotated": gettext_lazy("The token %(key)s was replaced by %(successor)s, and is valid until %(until)s."),

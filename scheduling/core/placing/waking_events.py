@@ -23,6 +23,7 @@ _CHANGES_NO_PLACEMENT = (
     events.UpdatePromoted,
     events.UpdateEnded,
     events.JobSecretChanged,
+    events.JobConfigChanged,
     events.CronSet,
     events.CronDeleted,
     events.CronSkipped,

@@ -434,6 +434,17 @@ class JobSecretChanged(_Event, frozen=True, tag="job.secret"):
     version: int
 
 
+class JobConfigChanged(_Event, frozen=True, tag="job.config"):
+    """A config file that a job uses has changed, so its machines look at the newest version again. `change`: written or
+    deleted. `version`: the newest version of the file. The event has no content.
+    """
+
+    job_id: int
+    config: str
+    change: str
+    version: int
+
+
 class CronSet(_Event, frozen=True, tag="cron.set"):
     """A cron job was created or changed, suspended or resumed. `version`: 1 for a new cron job."""
 
@@ -583,6 +594,7 @@ Event = (
     | UpdatePromoted
     | UpdateEnded
     | JobSecretChanged
+    | JobConfigChanged
     | CronSet
     | CronDeleted
     | CronSkipped

@@ -41,23 +41,27 @@ def job_restart(*, principal: Principal, job: Job, ranges: Ranges | None = None,
         if job.state == JobState.DEAD:
             detail = f"cannot restart job {job.name}, because it has ended; `borgctl retry` runs its failed tasks again"
             raise Conflict("job-ended", detail)
-        running = tasks_in(job, ranges).filter(state=TaskState.RUNNING.value)
-        found = list(running.order_by("index").values_list("index", "incarnation"))
-        job_spec = updates.spec_of(job)
-        _check(job, ranges, found, job_spec.update.max_disruptions)
-        max_down = updates.restart_max_down(job_spec)
-        if not dry_run:
-            updates.update_open(
-                entry,
-                job,
-                from_version=job.spec_version,
-                to_spec=job_spec,
-                actor=principal.name,
-                restarts=incarnation_ranges(found),
-            )
+        done = restart_open(entry, job, actor=principal.name, ranges=ranges, dry_run=dry_run)
     if not dry_run:
         updates.update_advance_job(job)
-    return Restart(len(found), max_down)
+    return done
+
+
+def restart_open(
+    entry: journal.JournalEntry, job: Job, *, actor: str, ranges: Ranges | None = None, dry_run: bool = False
+) -> Restart:
+    """Open the restart of a live job, as `job_restart` does, in the revision `entry` of its cell. The master takes its
+    steps after the commit. Raises the same errors.
+    """
+    running = tasks_in(job, ranges).filter(state=TaskState.RUNNING.value)
+    found = list(running.order_by("index").values_list("index", "incarnation"))
+    job_spec = updates.spec_of(job)
+    _check(job, ranges, found, job_spec.update.max_disruptions)
+    if not dry_run:
+        updates.update_open(
+            entry, job, from_version=job.spec_version, to_spec=job_spec, actor=actor, restarts=incarnation_ranges(found)
+        )
+    return Restart(len(found), updates.restart_max_down(job_spec))
 
 
 def _check(job: Job, ranges: Ranges | None, found: Sequence[object], most: int) -> None:

@@ -14,7 +14,7 @@ from scheduling.spec.task_spec import TaskSpec
 # Fields that cannot change while a task runs. Other fields change in place.
 _STATIC = (
     *("command", "flags", "env", "secrets", "ports", "user", "working_dir", "max_processes", "constraints", "root"),
-    *("network", "locks"),
+    *("network", "locks", "configs"),
 )
 # Fields of a job that take effect at once, without an effect on running tasks.
 _IMMEDIATE = (

@@ -1,8 +1,5 @@
-"""Checks of submitted jobs while the cell's row is locked. They check packages, names, secrets, alloc sets and the
-number of jobs.
-
-If a submission fails a check, the check stores the rejection in the submission. The number of queries does not depend
-on the number of jobs.
+"""Checks of submitted jobs while the cell's row is locked. They check packages, names, secrets, config files, alloc
+sets and the number of jobs.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from django.db.models import F
 
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.allocs import alloc_sets
+from scheduling.config_files import known_files
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.job_times import times_refusal
 from scheduling.jobs.submission.outcomes import Item
@@ -83,6 +81,15 @@ def check_secrets(cell: Cell, items: Sequence[Item]) -> None:
     undecided = [item for item in items if item.verdict is None]
     refusals = known_secrets.refusals(cell.name, [item.spec for item in undecided])
     for item, problem in zip(undecided, refusals, strict=True):
+        if problem is not None:
+            item.refuse(problem)
+
+
+def check_config_files(items: Sequence[Item]) -> None:
+    """Check that the config files of the jobs exist, in the versions that the job files name."""
+    undecided = [item for item in items if item.verdict is None]
+    problems = known_files.refusals([item.spec for item in undecided])
+    for item, problem in zip(undecided, problems, strict=True):
         if problem is not None:
             item.refuse(problem)
 

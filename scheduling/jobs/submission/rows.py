@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quota.vocabulary.bands import Band
+from scheduling.config_files import spec_uses
 from scheduling.jobs import updates
 from scheduling.jobs.actions.autoscaled import autoscaling_create
 from scheduling.jobs.dependencies.binding import dependencies_create
@@ -32,11 +33,12 @@ def jobs_create(entry: journal.JournalEntry, cell: Cell, items: Sequence[Item], 
     jobs = [item.job for item in items if item.job is not None]
     copy_rows.values(
         JobSpec,
-        ("job_id", "version", "spec", "digest", "packages", "secrets", "actor", "created_at"),
+        ("job_id", "version", "spec", "digest", "packages", "secrets", "configs", "actor", "created_at"),
         [
             (
                 *(job.id, 1, msgspec.Raw(item.spec.canonical), item.digest, item.packages),
-                *(_json(spec_rules.names_of(item.spec)), item.principal.name, entry.time),
+                *(_json(spec_rules.names_of(item.spec)), _json(spec_uses.names_of(item.spec))),
+                *(item.principal.name, entry.time),
             )
             for job, item in zip(jobs, items, strict=True)
         ],

@@ -18,7 +18,7 @@ _BY_MACHINE = (
     "machine.credential",
 )
 _BY_TASK = ("task.updated",)
-_BY_JOB = ("job.changed", "job.secret")
+_BY_JOB = ("job.changed", "job.secret", "job.config")
 _BY_CELL = ("cell.set", "cell.restored")
 _KINDS = [*_BY_MACHINE, *_BY_TASK, *_BY_JOB, *_BY_CELL]
 

@@ -1,4 +1,4 @@
-"""Read from the database what many machines should run and stop. One snapshot is read with at most eleven queries.
+"""Read from the database what many machines should run and stop. One snapshot is read with at most twelve queries.
 
     tasks running there ─┐                              ┌─► Desired ─► the Borglet
     tasks to stop there ─┼─ load(cell, machine ids) ─► Loaded
@@ -22,9 +22,11 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Max
 
-from borglet.messages import Desired, Health, PackageRef, Phase, RunAlloc, RunTask, SecretRef, StopTask, TaskKey
+from borglet.messages import CONFIG, Desired, Health, PackageRef, Phase, RunAlloc, RunTask, SecretRef, StopTask, TaskKey
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import as_mapping
+from scheduling.config_files import known_files, spec_uses
+from scheduling.config_files.known_files import FileName, KnownFile
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.journal.sql import execute, query
@@ -97,7 +99,7 @@ class Specs:
 
 
 def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
-    """Return the stored state of each machine, by machine id. Makes at most eleven queries for any number of
+    """Return the stored state of each machine, by machine id. Makes at most twelve queries for any number of
     machines.
     """
     ids = sorted(machine_ids)
@@ -113,7 +115,8 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         wanted = {(row.job_id, row.spec_version) for row in running} | kept_allocs.specs_of(kept_rows)
         wanted |= {(row.job_id, row.job.newest_version) for row in running}
         known = specs.get(wanted, extra=cell.extra_resources)
-        secrets = known_secrets.read_known(_secret_names(running, known))
+        secrets = known_secrets.read_known(_names(running, known, "secrets"))
+        configs = known_files.read_known(_names(running, known, "configs"))
     found = {machine.id: MachineTasks(View(cell.history_id.hex, "")) for machine in machines}
     waits: dict[tuple[int, int], list[TaskKey]] = defaultdict(list)
     for machine_id, task, uid, index, incarnation, cause, notice_s, preemptor in departures:
@@ -143,6 +146,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
                 waits_for=sorted(waits.get((row.machine_id, row.task_id), [])),
                 specs=specs,
                 secrets=secrets,
+                configs=configs,
             )
         )
     return {machine.id: _loaded(machine, cell, cell.epoch or 0, found[machine.id]) for machine in machines}
@@ -245,6 +249,7 @@ def _run_task(
     waits_for: list[TaskKey],
     specs: Specs,
     secrets: Mapping[SecretName, KnownSecret],
+    configs: Mapping[FileName, KnownFile],
 ) -> RunTask:
     """Return the instruction with which a Borglet runs a task.
 
@@ -269,27 +274,42 @@ def _run_task(
         waits_for=waits_for,
         devices=_numbers(row.devices),
         alloc=row.alloc,
-        secrets=_secret_refs(row, task, cell, secrets) if task.secrets else [],
+        secrets=_secret_refs(row, task, cell, secrets, configs) if task.secrets or task.configs else [],
     )
 
 
-def _secret_names(running: Iterable[_Row], known: Mapping[Any, job_spec.JobSpecification | None]) -> set[SecretName]:
-    """Return the secrets that running tasks use, as (tenant, name)."""
-    used: set[SecretName] = set()
+def _names(
+    running: Iterable[_Row], known: Mapping[Any, job_spec.JobSpecification | None], field: str
+) -> set[tuple[str, str]]:
+    """Return the secrets that running tasks use, or the config files, as (tenant, name). `field`: secrets or
+    configs.
+    """
+    uses_any = spec_rules.uses_any if field == "secrets" else spec_uses.uses_any
+    used: set[tuple[str, str]] = set()
     for row in running:
         job = known.get((row.job_id, row.spec_version))
-        if job is not None and spec_rules.uses_any(job) and row.index < job.tasks:
-            used |= {(row.job.tenant, use.name) for use in job.task(row.index).secrets}
+        if job is not None and uses_any(job) and row.index < job.tasks:
+            used |= {(row.job.tenant, use.name) for use in getattr(job.task(row.index), field)}
     return used
 
 
-def _secret_refs(row: _Row, task: TaskSpec, cell: Cell, secrets: Mapping[SecretName, KnownSecret]) -> list[SecretRef]:
-    """Return the secrets of a task with the versions that it should have now, without values."""
+def _secret_refs(
+    row: _Row,
+    task: TaskSpec,
+    cell: Cell,
+    secrets: Mapping[SecretName, KnownSecret],
+    configs: Mapping[FileName, KnownFile],
+) -> list[SecretRef]:
+    """Return the secrets and config files of a task with the versions that it should have now, without values."""
     refs = []
     for use in task.secrets:
         secret = secrets.get((row.job.tenant, use.name))
         version = secret.version_for(use, row.job.name, cell.name) if secret is not None else 0
         refs.append(SecretRef(use.name, version, use.file, use.env))
+    for config in task.configs:
+        known = configs.get((row.job.tenant, config.name))
+        version = known.version_for(config) if known is not None else 0
+        refs.append(SecretRef(config.name, version, config.path, kind=CONFIG, on_change=config.on_change))
     return refs
 
 
