@@ -14,7 +14,7 @@ from borglet import task_secrets
 from borglet.agent import Agent
 from borglet.health_prober import SimulatedProber
 from borglet.identity.saved_state import MemoryStore
-from borglet.messages import SecretRef, SecretValue, SecretValues, TaskKey
+from borglet.messages import CONFIG, SecretRef, SecretValue, SecretValues, TaskKey
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from borglet.state.instructions import CancelInstall
 from borglet.task_secrets import SecretsUnavailable, SecretValet
@@ -64,7 +64,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_secrets, "RENEW_WITHIN_S", 0.001)
 
 
-async def keep(key: TaskKey, values: Sequence[SecretValue]) -> None:
+async def keep(key: TaskKey, secrets: Sequence[SecretValue], *, signal: bool) -> None:
     """Do nothing with the files."""
 
 
@@ -96,8 +96,8 @@ async def test_without_the_link_a_task_starts_again_with_what_it_had() -> None:
 async def test_a_renewal_is_repeated_until_the_wanted_version_came() -> None:
     written: list[list[int]] = []
 
-    async def write(key: TaskKey, values: Sequence[SecretValue]) -> None:
-        written.append([value.version for value in values])
+    async def write(key: TaskKey, secrets: Sequence[SecretValue], *, signal: bool) -> None:
+        written.append([value.version for value in secrets])
         if len(written) == 2:
             raise OSError("the disk is full")
 
@@ -115,7 +115,7 @@ async def test_a_renewal_is_repeated_until_the_wanted_version_came() -> None:
 async def test_a_start_without_the_link_keeps_a_renewed_version() -> None:
     renewed = asyncio.Event()
 
-    async def renew(key: TaskKey, values: Sequence[SecretValue]) -> None:
+    async def renew(key: TaskKey, secrets: Sequence[SecretValue], *, signal: bool) -> None:
         renewed.set()
 
     source = Scripted(SecretValues([a_value()]))
@@ -127,6 +127,33 @@ async def test_a_start_without_the_link_keeps_a_renewed_version() -> None:
     await asyncio.sleep(0)
     source.answers = [AWAY]
     assert await valet.values(using(2)) == [a_value(2)]
+
+
+def a_config(version: int, file: str, on_change: str) -> SecretValue:
+    return SecretValue("flags", version, file, "", b"color: red", CONFIG, on_change)
+
+
+@in_a_loop
+async def test_a_config_file_is_renewed_with_a_signal_or_not_at_all() -> None:
+    renewed: list[tuple[list[str], bool]] = []
+
+    async def renew(key: TaskKey, secrets: Sequence[SecretValue], *, signal: bool) -> None:
+        renewed.append(([value.file for value in secrets], signal))
+
+    async def renew_all(*modes: str) -> None:
+        """Renew files from version 1 to version 2."""
+        values = [a_config(2, mode, mode) for mode in modes]
+        task = msgspec.structs.replace(a_task("x"), secrets=[value.ref() for value in values])
+        valet = SecretValet(Scripted(SecretValues([*values, a_value()])), renew)
+        valet.renew(task, [a_config(1, mode, mode).ref() for mode in modes])
+        await asyncio.gather(*valet._renewals.values())
+        await valet.close()
+
+    await renew_all("restart")
+    assert renewed == [], "the running task keeps its file"
+    await renew_all("nothing", "restart")
+    await renew_all("signal", "nothing")
+    assert renewed == [(["nothing", "password"], False), (["signal", "nothing", "password"], True)]
 
 
 @in_a_loop

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.messages import SecretRef, SecretValue
+from borglet.messages import CONFIG, SecretRef, SecretValue
 from borglet.runtimes.base import secret_files
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.base.secret_files import SecretFiles
@@ -63,6 +63,26 @@ async def test_a_new_version_replaces_the_file_of_a_running_task(machine: Machin
     assert not (machine.home / "secrets").is_symlink(), "the files are deleted with the last task"
 
 
+def a_config(version: int, content: bytes) -> SecretValue:
+    return SecretValue("flags", version, "flags.yaml", "", content, CONFIG, "signal")
+
+
+async def test_a_config_file_is_replaced_and_the_task_gets_a_signal(machine: Machine) -> None:
+    program = (
+        'cd "$BORG_CONFIGS"; trap "cat flags.yaml; exit 0" HUP; cat flags.yaml; stat -c %a flags.yaml;'
+        ' echo "$BORG_SECRETS"; while true; do sleep 60 & wait $!; done'
+    )
+    async with machine.runtime() as runtime:
+        assert runtime.attributes()["configs"] == "memory"
+        await runtime.start(a_task("sh", "-c", program), run=1, secrets=[a_config(1, b"color: red\n")])
+        await eventually(lambda: b"400\n\n" in files_below(machine.home / "logs"), "the task to read its file")
+        (presence,) = await runtime.presences()
+        assert presence.task.secrets == [SecretRef("flags", 1, "flags.yaml", "", CONFIG, "signal")]
+        await runtime.renew_secrets(key(), [a_config(2, b"color: blue\n")], signal=True)
+        await end_of(runtime)
+        assert (await text_of(runtime)).splitlines() == ["color: red", "400", "", "color: blue"]
+
+
 async def test_a_task_cannot_change_its_secrets_to_write_elsewhere(machine: Machine, tmp_path: Path) -> None:
     async with machine.runtime() as runtime:
         await runtime.start(a_task("sleep", "60"), run=1, secrets=[FILE])
@@ -70,6 +90,9 @@ async def test_a_task_cannot_change_its_secrets_to_write_elsewhere(machine: Mach
         victim = tmp_path / "victim"
         victim.write_text("untouched")
         (folder / ".password.new").symlink_to(victim)
+        (folder / secret_files.CONFIGS).symlink_to(tmp_path)
+        with pytest.raises(OSError, match="cannot write the config files of the task into memory"):
+            await runtime.renew_secrets(key(), [a_config(1, b"color: red")])
         await runtime.renew_secrets(key(), [SecretValue("db", 2, "password", "", b"fresh")])
         assert victim.read_text() == "untouched"
         assert (folder / "password").read_bytes() == b"fresh"
