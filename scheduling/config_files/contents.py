@@ -28,7 +28,7 @@ class _Place(NamedTuple):
 
     file_id: int
     job_id: int
-    index: int
+    task_index: int
     path: str
 
 

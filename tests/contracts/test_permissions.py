@@ -40,7 +40,7 @@ from scheduling.maintenance.windows import window_write
 from scheduling.repacking.repackings import repacking_plan
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
-from tests.integration import cron_rows, money_rows, rows, secret_rows, workflow_rows
+from tests.integration import config_rows, cron_rows, money_rows, rows, secret_rows, workflow_rows
 from tests.integration import world as people
 
 pytestmark = pytest.mark.django_db
@@ -86,6 +86,7 @@ PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
 DIGEST = "sha256:" + "0" * 64
 ACCOUNTS = "api/v1/tenants/{tenant}/service-accounts/"
 SECRETS = "api/v1/tenants/{tenant}/secrets/"
+CONFIGS = "api/v1/tenants/{tenant}/configs/"
 MEMBER = "api/v1/tenants/{tenant}/members/{username}/"
 ORDER = "api/v1/quota/orders/{order}/"
 TOMORROW = (clock.now().replace(microsecond=0) + dt.timedelta(days=1)).isoformat()
@@ -152,6 +153,14 @@ DOORS = (
     Door("delete", SECRETS + "{secret}/", OWNERS, 204, **SEES),
     Door("post", SECRETS + "{secret}/grant/", OWNERS, body={"jobs": "web"}, **SEES),
     Door("post", SECRETS + "{secret}/revoke/", OWNERS, body={"jobs": "tool"}, **SEES),
+    # config files: operators write and delete them
+    Door("get", CONFIGS, (*MEMBERS, "sre"), **SEES),
+    Door("get", CONFIGS + "{config}/", (*MEMBERS, "sre"), **SEES),
+    Door("get", CONFIGS + "{config}/content/", (*MEMBERS, "sre"), **SEES),
+    Door("get", CONFIGS + "{config}/diff/", (*MEMBERS, "sre"), **SEES),
+    Door("put", CONFIGS + "{config}/", (*WRITERS, "sre"), 201, body={"content": "x"}, **SEES),
+    Door("post", CONFIGS + "{config}/rollback/", (*WRITERS, "sre"), body={"version": 1}, **SEES),
+    Door("delete", CONFIGS + "{config}/", (*WRITERS, "sre"), 204, **SEES),
     Door("get", "api/v1/capabilities/", ALL),
     Door("post", "api/v1/capabilities/", ("sre",), 201, body={"user": "viewer", "kind": "shell", "reason": "x"}),
     Door("delete", "api/v1/capabilities/{capability}/", ("sre",), 204),
@@ -509,6 +518,7 @@ class World:
             number=self.number,
             account="ci",
             secret="db",
+            config="flags",
             invitation=self.invitations.get(tenant, "none"),
             capability=self.capability,
             asked=self.asked,
@@ -557,6 +567,8 @@ def _world() -> World:
         boss = people.principal(f"boss-of-{tenant.name}", tenant=tenant)
         service_account_create(principal=boss, tenant=tenant, name="ci", role="viewer")
         secret_rows.a_secret(boss, tenant, "db", b"hunter2", "tool")
+        config_rows.a_file(boss, tenant, b"1")
+        config_rows.a_file(boss, tenant, b"2")
         locks.write(Space(cell.id, tenant.id), "tool", "x", actor=boss.name)
         row, _ = invitation_send(principal=boss, tenant=tenant, email="new@example.org", role="viewer")
         invitations[tenant.name] = row.key
@@ -642,6 +654,7 @@ def test_each_role_may_do_what_its_row_allows(world: World, door: Door) -> None:
 
 PAGE_PARTS = {
     "secret": "none",
+    "config": "flags",
     "account": "ci",
     "cell": "cc",
     "name": "web",

@@ -170,7 +170,7 @@ def test_a_new_version_restarts_the_jobs_that_ask_for_it(cell, tenant, ann, mach
     world.place(job, machine, pending[0].index)
     assert delivered(job, machine, pending[0].index) == {"flags.yaml": (2, b"2")}
 
-    pause.job_pause(principal=ann, job=job)
+    pause.update_pause(principal=ann, job=job)
     config_rows.a_file(ann, tenant, b"3", restart=False)
     assert Update.objects.filter(job=job).count() == 1
     assert config_rows.a_file(ann, tenant, b"4").restarted == ["cc/web"], "it goes on with the open restart"

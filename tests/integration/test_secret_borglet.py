@@ -1,4 +1,4 @@
-"""Secrets with a real Borglet, link and master: the example, restarts of the Borglet, and revoked grants."""
+"""Secrets and config files with a real Borglet, link and master: the examples, restarts, and revoked grants."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import pytest
 from borglet.runtimes.base import secret_files
 from portal.cli import jobfile
 from quota.vocabulary.permissions import Role, system
+from scheduling.config_files import selectors
 from scheduling.jobs import submit_and_kill
+from scheduling.jobs.actions import config_changes
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Job, Lease, Task
 from scheduling.secrets import secrets
-from tests.integration import master_processes, secret_rows, world
+from tests.integration import config_rows, master_processes, secret_rows, world
 from tests.integration.link_world import running_link, until
 from tests.integration.real_borglet import Borglet
 
@@ -128,6 +130,29 @@ def test_a_task_waits_until_its_secret_is_granted_again(cell, tenant, ann, olga,
     assert Task.objects.get(job=job).state == "running"
     secrets.secret_grant(principal=olga, tenant=tenant, name="db-password", jobs="secret")
     until(lambda: is_up(job), what="the task runs again")
+
+
+def test_a_config_file_changes_under_the_running_job_of_the_example(cell, tenant, ann, borglet) -> None:
+    config_rows.a_file(ann, tenant, b"color: red\n", name="shop-flags")
+    job = world.submit(ann, cell, jobfile.read("examples/config-file.yaml"))
+    until(lambda: "color: red" in printed(borglet, job), what="the task has the first version")
+    config_rows.a_file(ann, tenant, b"color: blue\n", name="shop-flags")
+    until(lambda: "color: blue" in printed(borglet, job), what="the task got SIGHUP and read the new version")
+    assert Task.objects.get(job=job).restarts == 0, "the task kept running"
+    file = selectors.file_shown(ann, tenant, "shop-flags")
+    assert [(row.index, row.version) for row in selectors.task_versions(ann, file)] == [(0, 2)]
+
+    restarting = jobfile.read("examples/config-file.yaml")
+    restarting["task"]["configs"][0]["on_change"] = "restart"
+    other = world.submit(ann, cell, {**restarting, "name": "restarting"})
+    until(lambda: "color: blue" in printed(borglet, other), what="the other job has the newest version")
+    until(lambda: is_up(other), what="the other job is up")
+    done = config_changes.config_rollback(principal=ann, tenant=tenant, name="shop-flags")
+    assert done.restarted == [f"{cell.name}/restarting"]
+    until(lambda: Task.objects.get(job=other).incarnation == 2, seconds=90.0, what="the other job restarts")
+    until(lambda: "color: red" in printed(borglet, other), seconds=90.0, what="its new task has the old content again")
+    until(lambda: printed(borglet, job).count("color: red") == 2, what="the first job follows without a restart")
+    assert Task.objects.get(job=job).incarnation == 1
 
 
 def processes(borglet: Borglet, job: Job) -> list[int]:

@@ -112,13 +112,15 @@ def _restart(
     return restarted
 
 
-def _with_open(job: Job, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges, and the tasks that an open restart of the job has not replaced yet. The new restart goes on
-    with them, because it ends the open one.
+def _with_open(job: Job, ranges: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
+    """Return the ranges, and the tasks that an open restart of the job has not replaced yet, or None for all tasks. The
+    new restart goes on with these tasks, because it ends the open one.
     """
     update = Update.objects.filter(job=job, state=Update.OPEN).exclude(restarts=[]).first()
     last = job.tasks_total - 1
     found = [(first, min(end, last)) for first, end in ranges if first <= last]
+    if found == [(0, last)]:
+        return None
     if update is None:
         return found
     left = tasks_to_restart(update).order_by("index").values_list("index", flat=True)
