@@ -18,6 +18,7 @@ from django.utils import timezone
 from quota.billing.metering import meter
 from quota.market.quota_expiry import expiries_watch
 from scheduling.cells.capacity_samples import capacity_sample, samples_drop_old
+from scheduling.config_files import files
 from scheduling.demotion import quota_expiry, spent_budgets
 from scheduling.history.archive import child, ended_jobs, metered, old_specs, retention
 from scheduling.history.checkpoints import saving
@@ -211,6 +212,13 @@ def packages_sweep() -> None:
             return
         if gone:
             log.info("packages swept", cell=cell.name, archives=gone)
+
+
+@shared_task(name="scheduling.config_deliveries_sweep", ignore_result=True)
+def config_deliveries_sweep() -> None:
+    """Forget which versions of config files the tasks of ended jobs had."""
+    if gone := files.deliveries_sweep():
+        log.info("deliveries of config files to ended jobs were deleted", rows=gone)
 
 
 @shared_task(name="scheduling.shells_sweep", ignore_result=True)

@@ -312,6 +312,7 @@ CELERY_BEAT_SCHEDULE = {
     "shortfalls-examine": {"task": "quota.shortfalls_examine", "schedule": 30.0, "options": {"expires": 30.0}},
     "quota-forget-old": {"task": "quota.forget_old", "schedule": 3600.0, "options": {"expires": 3600.0}},
     "packages-sweep": {"task": "scheduling.packages_sweep", "schedule": 600.0},
+    "config-deliveries-sweep": {"task": "scheduling.config_deliveries_sweep", "schedule": 3600.0},
     "capacity-samples": {"task": "scheduling.capacity_samples", "schedule": 600.0, "options": {"expires": 600.0}},
     "lapses": {"task": "scheduling.lapses", "schedule": 60.0, "options": {"expires": 60.0}},
     "metering": {"task": "scheduling.metering", "schedule": 300.0, "options": {"expires": 300.0}},

@@ -21,7 +21,9 @@ from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.config_files import file_rules
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import JobState
 from scheduling.journal.journal import JournalEntry
+from scheduling.journal.sql import execute
 from scheduling.models import ConfigFile, ConfigVersion
 from scheduling.secrets.job_uses import CONFIGS, UsingJob, jobs_using
 from scheduling.secrets.locked_users import write_with_users
@@ -148,6 +150,15 @@ def version_of(file: ConfigFile, number: int) -> ConfigVersion:
         known = file.versions.order_by("-version").values_list("version", flat=True)[:10]
         raise NotFound("version", f"{file.name} {number}", known=[str(one) for one in known])
     return row
+
+
+def deliveries_sweep() -> int:
+    """Delete the rows of `ConfigDelivery` of jobs that have ended or no longer exist. Return their number."""
+    return execute(
+        "DELETE FROM scheduling_configdelivery AS d WHERE NOT EXISTS"
+        " (SELECT FROM scheduling_job AS j WHERE j.id = d.job_id AND j.state <> %s)",
+        [JobState.DEAD.value],
+    )
 
 
 @dataclass(frozen=True, slots=True)

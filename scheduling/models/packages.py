@@ -118,7 +118,7 @@ class ConfigVersion(models.Model):
 
 class ConfigDelivery(models.Model):
     """The version of a config file that a task has got, as a machine has received it last. `job_id`: the id of a job;
-    the row may be older than the end of the job by a day. `path`: the name of the file for the task.
+    the row stays for at most an hour after the end of the job. `path`: the name of the file for the task.
     """
 
     file = models.ForeignKey(ConfigFile, models.CASCADE, related_name="deliveries", db_index=False)

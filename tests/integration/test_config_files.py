@@ -149,9 +149,12 @@ def test_a_new_version_reaches_running_tasks(cell, tenant, ann, machine) -> None
     assert has_versions(ann, tenant) == [("web", 0, 1), ("web", 0, 1)]
     assert delivered(job, machine) == {"newest": (2, b"2"), "first": (1, b"1")}
     assert has_versions(ann, tenant) == [("web", 0, 1), ("web", 0, 2)]
+    assert files.deliveries_sweep() == 0
     event = Event.objects.get(kind="job.config", revision__gt=before)
     assert (event.job_id, event.actor, event.data["config"], event.data["version"]) == (job.id, "ann", "flags", 2)
     assert not Update.objects.filter(job=job).exists()
+    submit_and_kill.job_kill(principal=ann, job=job)
+    assert files.deliveries_sweep() == 2
 
 
 def test_a_new_version_restarts_the_jobs_that_ask_for_it(cell, tenant, ann, machine) -> None:

@@ -55,6 +55,11 @@ _ACTORS = (
     ("scheduling_jobtemplateversion", "actor"),
     ("scheduling_stoppedjob", "by"),
     ("scheduling_workflow", "owner_name"),
+    ("scheduling_secret", "created_by"),
+    ("scheduling_secretversion", "created_by"),
+    ("scheduling_secretgrant", "created_by"),
+    ("scheduling_configfile", "created_by"),
+    ("scheduling_configversion", "created_by"),
 )
 # Rows whose column `detail` may contain a name.
 _DETAILS = ("scheduling_update", "scheduling_cronrun", "scheduling_workflow", "scheduling_workflownode")
