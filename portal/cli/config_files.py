@@ -100,7 +100,9 @@ def history(session: Context, name: Name, tenant: TenantOption = None) -> None:
     used = ", ".join(f"{use['cell']}/{use['job']} ({', '.join(use['versions'])})" for use in answer["used_by"])
     output.say(f"  used by {used}" if used else "  no live job, cron job or workflow uses it")
     for version in sorted({row["version"] for row in answer["tasks"]}):
-        having = sorted({f"{row['job']}/{row['index']}" for row in answer["tasks"] if row["version"] == version})
+        having = sorted(
+            {f"{row['cell']}/{row['job']}/{row['index']}" for row in answer["tasks"] if row["version"] == version}
+        )
         more = f" and {len(having) - 10} more" if len(having) > 10 else ""
         output.say(f"  version {version} is in {', '.join(having[:10])}{more}")
     return output.table(
@@ -128,8 +130,8 @@ def diff(
     if session.json:
         return output.as_json(answer)
     same = f"Versions {answer['before']} and {answer['after']} are equal."
-    for line in answer["lines"] or [same]:
-        output.say(line.replace("\t", "    "))
+    for line in "\n".join(answer["lines"] or [same]).split("\n"):
+        output.write("\t".join(output.printable(part) for part in line.split("\t")) + "\n")
     return None
 
 

@@ -54,13 +54,14 @@ def values_for(machine_id: int, keys: Sequence[TaskKey]) -> list[SecretValues]:
     left = delivery.MOST_BYTES
     sent: dict[_Place, tuple[int, int]] = {}
     for number, key in enumerate(keys):
-        if key not in tasks or answers[number].problems == [delivery.AGAIN]:
+        # A task that cannot start because of a secret would discard its files, and request them again and again.
+        if key not in tasks or (answers[number].problems and tasks[key].waiting):
             continue
         if left <= 0:
             answers[number] = SecretValues([], [delivery.AGAIN])
             continue
         values, problems = list(answers[number].values), list(answers[number].problems)
-        task = tasks[key]
+        task, made = tasks[key], dict[_Place, tuple[int, int]]()
         for use in task.configs:
             file, version = known.get((task.tenant, use.name)), versions[key, use]
             content = contents.get((file.file_id, version)) if file is not None else None
@@ -70,10 +71,12 @@ def values_for(machine_id: int, keys: Sequence[TaskKey]) -> list[SecretValues]:
                 problems.append(problem[1] if problem is not None else changed)
                 continue
             values.append(SecretValue(use.name, version, use.path, "", content, CONFIG, use.on_change))
-            sent[_Place(file.file_id, task.job_id, key.index, use.path)] = key.incarnation, version
+            made[_Place(file.file_id, task.job_id, key.index, use.path)] = key.incarnation, version
             left -= len(content)
+        if not (problems and task.waiting):
+            sent |= made
         answers[number] = SecretValues(values, problems)
-    _record({place: made for place, made in sent.items() if before.get(place) != made})
+    _record({place: version for place, version in sent.items() if before.get(place) != version})
     return answers
 
 

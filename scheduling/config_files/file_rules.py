@@ -14,9 +14,13 @@ MAX_BYTES = 128 * 1024
 MAX_COMMENT = 200
 # difflib compares at most so many different lines of each side. Its time grows with the square of their number.
 MOST_COMPARED = 1_000
-_MOST_NAMED = 5
-# `NAME=value`, `name: value`, `"name": "value",` and the like.
-_SETTING = re.compile(r"""\s*(?:export\s+|-\s+)?["']?([A-Za-z_][A-Za-z0-9_.-]*)["']?\s*[:=]\s*["']?(\S.*)""")
+_MOST_NAMED, _LONGEST_NAME = 5, 63
+_CONTEXT = 3
+_FIRST_LINE = re.compile(r"([-+])(\d+)")
+# `NAME=value`, `name: value`, `{"name": "value", …`, `<name>value` and the like, at any place of a line.
+_SETTING = re.compile(
+    r"""(?<![A-Za-z0-9_.-])([A-Za-z_][A-Za-z0-9_.-]{0,99})["']?\s{0,9}[:=>]\s{0,9}["']?([^\s"',{}\[\]|<>]+)"""
+)
 
 
 def check_name(name: str) -> None:
@@ -71,10 +75,13 @@ def check_no_secrets(text: str, *, name: str) -> None:
 def secret_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the numbers of lines that look like secrets, from 1, with the name of the setting or an empty text."""
     for number, line in enumerate(text.splitlines(), 1):
-        found = _SETTING.match(line)
-        setting, value = found.groups() if found is not None else ("", line)
-        if value.strip(" \t\"',{[|>") and looks_secret(setting, value):
-            yield number, setting
+        if looks_secret("", line):
+            yield number, ""
+            continue
+        for found in _SETTING.finditer(line):
+            if looks_secret(found[1], found[2]):
+                yield number, found[1][:_LONGEST_NAME]
+                break
 
 
 def diff(old: str, new: str, *, name: str, before: int, after: int) -> list[str]:
@@ -84,14 +91,24 @@ def diff(old: str, new: str, *, name: str, before: int, after: int) -> list[str]
     as changed.
     """
     ours, theirs = _lines(old), _lines(new)
-    header = (f"{name} version {before}", f"{name} version {after}")
-    if max(len(ours), len(theirs)) - _same(ours, theirs) <= MOST_COMPARED:
-        return list(difflib.unified_diff(ours, theirs, *header, lineterm="", n=3))
+    if ours == theirs:
+        return []
     first = _common(ours, theirs)
     last = _common(ours[first:][::-1], theirs[first:][::-1])
-    gone, come = ours[first : len(ours) - last], theirs[first : len(theirs) - last]
-    place = f"@@ -{first + 1},{len(gone)} +{first + 1},{len(come)} @@"
-    return [f"--- {header[0]}", f"+++ {header[1]}", place, *(f"-{x}" for x in gone), *(f"+{x}" for x in come)]
+    start, end = max(0, first - _CONTEXT), max(0, last - _CONTEXT)
+    ours, theirs = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
+    header = (f"{name} version {before}", f"{name} version {after}")
+    lines = [f"--- {header[0]}", f"+++ {header[1]}"]
+    if max(len(ours), len(theirs)) > MOST_COMPARED:
+        place = f"@@ -{start + 1},{len(ours)} +{start + 1},{len(theirs)} @@"
+        return [*lines, place, *(f"-{line}" for line in ours), *(f"+{line}" for line in theirs)]
+    found = difflib.unified_diff(ours, theirs, *header, lineterm="", n=_CONTEXT)
+    return [*lines, *(_moved(line, start) if line.startswith("@@") else line for line in list(found)[2:])]
+
+
+def _moved(place: str, start: int) -> str:
+    """Return a line such as `@@ -1,2 +1,3 @@` for lines that come `start` lines later."""
+    return _FIRST_LINE.sub(lambda found: f"{found[1]}{int(found[2]) + start}", place)
 
 
 def _lines(text: str) -> list[str]:
@@ -102,12 +119,6 @@ def _lines(text: str) -> list[str]:
     else:
         del lines[-1]
     return lines
-
-
-def _same(ours: list[str], theirs: list[str]) -> int:
-    """Return how many lines at the beginning and the end both have."""
-    first = _common(ours, theirs)
-    return first + _common(ours[first:][::-1], theirs[first:][::-1])
 
 
 def _common(ours: list[str], theirs: list[str]) -> int:

@@ -34,6 +34,9 @@ MAX_TENANT_BYTES = 64 * 1024 * 1024
 # Versions of one file that are kept. Older ones are deleted, unless a live job, a cron job or a live workflow names
 # them by their number.
 KEPT_VERSIONS = 50
+MAX_FILE_BYTES = 1024 * 1024  # of all versions of one file, after which old ones are deleted earlier
+_KEPT_ANYWAY = 5
+_SWEPT_AT_ONCE = 5_000
 
 Restarts = Callable[[Mapping[int, JournalEntry], list[UsingJob]], list[str]]
 
@@ -132,7 +135,7 @@ def config_delete(*, principal: Principal, tenant: Tenant, name: str) -> FileCha
         entry.append("config.deleted", tenant=tenant.name, name=name, version=file.newest_version)
         return FileChange(file, changed=True, users=users)
 
-    return _change(principal, tenant, name, write)
+    return _change(principal, tenant, name, write, lambda user: False)
 
 
 def file_named(tenant: Tenant, name: str) -> ConfigFile:
@@ -153,12 +156,19 @@ def version_of(file: ConfigFile, number: int) -> ConfigVersion:
 
 
 def deliveries_sweep() -> int:
-    """Delete the rows of `ConfigDelivery` of jobs that have ended or no longer exist. Return their number."""
-    return execute(
-        "DELETE FROM scheduling_configdelivery AS d WHERE NOT EXISTS"
-        " (SELECT FROM scheduling_job AS j WHERE j.id = d.job_id AND j.state <> %s)",
-        [JobState.DEAD.value],
-    )
+    """Delete the rows of `ConfigDelivery` of jobs that have ended or no longer exist, some at a time. Return their
+    number.
+    """
+    gone = 0
+    while True:
+        some = execute(
+            "DELETE FROM scheduling_configdelivery WHERE id IN (SELECT d.id FROM scheduling_configdelivery AS d"
+            " WHERE NOT EXISTS (SELECT FROM scheduling_job AS j WHERE j.id = d.job_id AND j.state <> %s) LIMIT %s)",
+            [JobState.DEAD.value, _SWEPT_AT_ONCE],
+        )
+        gone += some
+        if some < _SWEPT_AT_ONCE:
+            return gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +197,6 @@ def _new_version(
         if not live:
             _check_number(tenant)
         size_bytes = len(content.text.encode())
-        _check_bytes(tenant, size_bytes)
         if file is None:
             file = ConfigFile(tenant=tenant, name=name, created_by=principal.name, created_at=clock.now())
         file.newest_version, file.deleted_at = file.newest_version + 1, None
@@ -203,14 +212,16 @@ def _new_version(
             created_at=clock.now(),
         )
         _delete_old(file, users)
+        if content.restored_from is None:  # a rollback is possible at the limit, too
+            _check_bytes(tenant)
         entry.append(
             "config.written", tenant=tenant.name, name=name, version=file.newest_version, size_bytes=size_bytes
         )
-        _append_events(entries, users, file, "written")
+        _append_events(entries, users, file)
         restarted = restarts(entries, users) if restarts is not None else []
         return FileChange(file, changed=True, users=users, restarted=restarted)
 
-    return _change(principal, tenant, name, write)
+    return _change(principal, tenant, name, write, _follows)
 
 
 def _change(
@@ -218,6 +229,7 @@ def _change(
     tenant: Tenant,
     name: str,
     write: Callable[[RecordEntry, Mapping[int, JournalEntry], list[UsingJob]], FileChange],
+    concerned: Callable[[UsingJob], bool],
 ) -> FileChange:
     return write_with_users(
         principal,
@@ -225,16 +237,20 @@ def _change(
         users=lambda: jobs_using(tenant.pk, name, CONFIGS),
         lock=lambda: ConfigFile.objects.select_for_update().filter(tenant=tenant, name=name),
         write=write,
+        concerned=concerned,
     )
 
 
-def _append_events(
-    entries: Mapping[int, JournalEntry], users: Iterable[UsingJob], file: ConfigFile, change: str
-) -> None:
-    for job in (job for job in users if job.job_id):
+def _append_events(entries: Mapping[int, JournalEntry], users: Iterable[UsingJob], file: ConfigFile) -> None:
+    for job in (job for job in users if job.job_id and _follows(job)):
         entries[job.cell_id].append(
-            events.JobConfigChanged(job_id=job.job_id, config=file.name, change=change, version=file.newest_version)
+            events.JobConfigChanged(job_id=job.job_id, config=file.name, version=file.newest_version)
         )
+
+
+def _follows(user: UsingJob) -> bool:
+    """Return whether the newest version concerns a job. It does not if the job names all versions by their numbers."""
+    return LATEST in user.versions
 
 
 def _require(principal: Principal, tenant: Tenant) -> None:
@@ -271,16 +287,25 @@ def _check_number(tenant: Tenant) -> None:
         raise Conflict("too-many-configs", f"{detail}; use an old name")
 
 
-def _check_bytes(tenant: Tenant, size_bytes: int) -> None:
+def _check_bytes(tenant: Tenant) -> None:
+    """Raise `Conflict` if all versions of the tenant's files are too large together, after old ones were deleted."""
     have = ConfigVersion.objects.filter(file__tenant=tenant).aggregate(sum=Sum("size_bytes"))["sum"] or 0
-    if have + size_bytes > MAX_TENANT_BYTES:
-        detail = f"all versions of the config files of tenant {tenant.name} have {have} bytes, and at most"
-        cure = "delete a file that no job uses, and put large files into packages"
+    if have > MAX_TENANT_BYTES:
+        detail = f"all versions of the config files of tenant {tenant.name} would have {have} bytes, and at most"
+        cure = "delete a file that no job uses, or put large files into packages"
         raise Conflict("too-many-config-bytes", f"{detail} {MAX_TENANT_BYTES} are possible; {cure}")
 
 
 def _delete_old(file: ConfigFile, users: Iterable[UsingJob]) -> None:
-    """Delete the oldest versions of a file, except those that live jobs, cron jobs and live workflows name."""
+    """Delete the oldest versions of a file, except those that live jobs, cron jobs and live workflows name, and those
+    that tasks have. A file with large versions keeps fewer of them.
+    """
     pinned = {int(version) for job in users for version in job.versions if version != LATEST}
-    old = file.newest_version - KEPT_VERSIONS
-    file.versions.filter(version__lte=old).exclude(version__in=pinned).delete()
+    pinned |= set(file.deliveries.values_list("version", flat=True).distinct())
+    sizes = file.versions.order_by("-version").values_list("version", "size_bytes")
+    total, old = 0, []
+    for place, (version, size_bytes) in enumerate(sizes):
+        total += size_bytes
+        if place >= KEPT_VERSIONS or (place >= _KEPT_ANYWAY and total > MAX_FILE_BYTES):
+            old.append(version)
+    file.versions.filter(version__in=set(old) - pinned).delete()

@@ -343,7 +343,7 @@ def _change(
         if not earlier and job_spec.after:
             check_after(current.spec.get("after", {}), job_spec.after, job)
         _check_secrets(job, job_spec, current, earlier=earlier)
-        _check_config_files(job, job_spec, current, earlier=earlier)
+        _check_config_files(job, job_spec, current, earlier=earlier and not (undo and not rolled_back))
         columns = spec_columns(job_spec, admission.bands(), submitted_at=job.created_at)
         before = (job_spec.starts_at if earlier else job.start_after, job.deadline_at)
         started = job.start_after is None or job.start_after <= entry.time
@@ -498,7 +498,7 @@ def _check_secrets(job: Job, job_spec: spec.JobSpecification, current: JobSpec, 
 
 def _check_config_files(job: Job, job_spec: spec.JobSpecification, current: JobSpec, *, earlier: bool) -> None:
     """Check that the config files that a new spec uses exist. What the current spec uses too is accepted. `earlier`:
-    the job had the new spec before, so nothing is checked.
+    the system brings back a spec that the job had before, so nothing is checked.
     """
     if earlier or not spec_uses.uses_any(job_spec):
         return

@@ -39,6 +39,7 @@ class TaskOfMachine(msgspec.Struct, frozen=True):
     uses: tuple[SecretUse, ...]
     configs: tuple[ConfigUse, ...] = ()
     job_id: int = 0
+    waiting: bool = False  # the machine has not started it yet, or starts it again
 
 
 def values_for(
@@ -78,7 +79,8 @@ def tasks_of(machine_id: int, keys: Sequence[TaskKey]) -> dict[TaskKey, TaskOfMa
     one query.
     """
     rows = query(
-        "SELECT j.id, j.uid, t.index, t.incarnation, o.name, j.name, c.name, s.spec::text, c.extra_resources"
+        "SELECT j.id, j.uid, t.index, t.incarnation, o.name, j.name, c.name, s.spec::text, c.extra_resources,"
+        " t.phase IN ('', 'assigned', 'installing')"
         " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
         " JOIN quota_tenant AS o ON o.id = j.tenant_id JOIN scheduling_cell AS c ON c.id = j.cell_id"
         " JOIN scheduling_jobspec AS s ON s.job_id = j.id AND s.version = t.spec_version"
@@ -89,7 +91,7 @@ def tasks_of(machine_id: int, keys: Sequence[TaskKey]) -> dict[TaskKey, TaskOfMa
     )
     wanted = set(keys)
     found: dict[TaskKey, TaskOfMachine] = {}
-    for job_id, uid, index, incarnation, tenant, job, cell, stored, extra in rows:
+    for job_id, uid, index, incarnation, tenant, job, cell, stored, extra, waiting in rows:
         key = TaskKey(uid.hex, index, incarnation)
         if key not in wanted:
             continue
@@ -97,7 +99,7 @@ def tasks_of(machine_id: int, keys: Sequence[TaskKey]) -> dict[TaskKey, TaskOfMa
             spec = parser.load(msgspec.json.decode(stored), extra=tuple(extra)).task(index)
         except (Rejected, IndexError):  # the desired state has no such task either
             continue
-        found[key] = TaskOfMachine(tenant, job, cell, spec.secrets, spec.configs, job_id)
+        found[key] = TaskOfMachine(tenant, job, cell, spec.secrets, spec.configs, job_id, waiting)
     return found
 
 

@@ -41,7 +41,8 @@ class UsingJob(NamedTuple):
 def jobs_using(tenant_id: int, name: str, field: str = SECRETS) -> list[UsingJob]:
     """Return the live jobs, cron jobs and live workflows of a tenant of which a spec uses the secret `name`, or with
     the field `CONFIGS` the config file `name`, in order of cell and job. A spec counts if it is the newest one of its
-    job, or if a task has it. A workflow counts until it ends, because nodes that wait have no job yet. Makes one query.
+    job, if a task has it, or if an open update may return to it. A workflow counts until it ends, because nodes that
+    wait have no job yet. Makes one query.
     """
     rows = query(
         "SELECT j.id, c.id, c.name, j.name, 'Job', array_agg(DISTINCT u.used #>> '{version}')"
@@ -50,7 +51,8 @@ def jobs_using(tenant_id: int, name: str, field: str = SECRETS) -> list[UsingJob
         f" CROSS JOIN LATERAL ({_in_files('s.spec', field)}) AS u"
         f" WHERE s.{field} @> jsonb_build_array(%(name)s::text) AND s.{field} <> '[]'"
         " AND j.tenant_id = %(tenant)s AND j.state <> %(dead)s"
-        " AND (s.version = j.spec_version OR EXISTS (SELECT FROM scheduling_task AS t"
+        " AND (s.version = j.spec_version OR s.version IN (SELECT o.from_version FROM scheduling_update AS o"
+        " WHERE o.job_id = j.id AND o.state = 'open') OR EXISTS (SELECT FROM scheduling_task AS t"
         " WHERE t.job_id = s.job_id AND t.spec_version = s.version AND t.state <> %(dead)s))"
         " GROUP BY j.id, c.id, c.name, j.name"
         " UNION ALL SELECT 0, c.id, c.name, k.name, 'CronJob', array_agg(DISTINCT u.used #>> '{version}')"

@@ -15,7 +15,7 @@ from scheduling.jobs.actions import config_changes, pause
 from scheduling.link.views import desired
 from scheduling.link.views.concerned_machines import concerned_machines
 from scheduling.models import ConfigDelivery, ConfigFile, ConfigVersion, Event, Job, Task, Update
-from tests.integration import config_rows, cron_rows, rows, world
+from tests.integration import config_rows, cron_rows, rows, workflow_rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -173,11 +173,13 @@ def test_a_new_version_restarts_the_jobs_that_ask_for_it(cell, tenant, ann, mach
     world.place(job, machine, pending[0].index)
     assert delivered(job, machine, pending[0].index) == {"flags.yaml": (2, b"2")}
 
-    pause.update_pause(principal=ann, job=job)
-    config_rows.a_file(ann, tenant, b"3", restart=False)
-    assert Update.objects.filter(job=job).count() == 1
-    assert config_rows.a_file(ann, tenant, b"4").restarted == ["cc/web"], "it goes on with the open restart"
+    assert config_rows.a_file(ann, tenant, b"3").restarted == ["cc/web"], "it goes on with the open restart"
     assert Update.objects.filter(job=job, state=Update.OPEN).get().restarts != update.restarts
+    pause.update_pause(principal=ann, job=job)
+    with pytest.raises(Conflict, match="a restart of the job is paused; resume it with `borgctl resume web`; or write"):
+        config_rows.a_file(ann, tenant, b"4")
+    config_rows.a_file(ann, tenant, b"4", restart=False)
+    assert Update.objects.filter(job=job).count() == 2
 
 
 def test_a_job_that_cannot_restart_now_keeps_the_file_as_it_is(cell, tenant, ann, machine) -> None:
@@ -186,7 +188,9 @@ def test_a_job_that_cannot_restart_now_keeps_the_file_as_it_is(cell, tenant, ann
     world.bring_up(job, machine)
     other = world.read(cell, config_rows.using(RESTART, command=["sleep", "7"]))
     updates.job_update(principal=ann, job=job, job_spec=other)
-    with pytest.raises(Conflict, match=r"flags does not change: cannot restart job web.*--no-restart") as caught:
+    with pytest.raises(
+        Conflict, match=r"because it restarts job web: cannot restart job web.*--no-restart"
+    ) as caught:
         config_rows.a_file(ann, tenant, b"2")
     assert caught.value.code == "update-open"
     assert ConfigFile.objects.get().newest_version == 1
@@ -241,8 +245,72 @@ def test_limits_of_a_tenant(tenant, ann, monkeypatch) -> None:
     with pytest.raises(Conflict, match="has 1 config files, which is the maximum"):
         config_rows.a_file(ann, tenant, name="other")
     monkeypatch.setattr(files, "MAX_TENANT_BYTES", 8)
-    with pytest.raises(Conflict, match="have 5 bytes, and at most 8 are possible"):
+    with pytest.raises(Conflict, match="would have 9 bytes, and at most 8 are possible"):
         config_rows.a_file(ann, tenant, b"6789")
+    config_rows.a_file(ann, tenant, b"678")
+    assert config_changes.config_rollback(principal=ann, tenant=tenant, name="flags").changed, "also at the limit"
+
+
+def test_a_file_with_large_versions_keeps_fewer(tenant, ann, monkeypatch) -> None:
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 40)
+    for number in range(8):
+        config_rows.a_file(ann, tenant, str(number).encode() * 10)
+    assert set(ConfigVersion.objects.values_list("version", flat=True)) == {4, 5, 6, 7, 8}
+
+
+def test_a_version_is_written_also_if_the_last_job_ends_at_this_moment(cell, tenant, ann, monkeypatch) -> None:
+    config_rows.a_file(ann, tenant, b"1")
+    job = world.submit(ann, cell, config_rows.using())
+    found = files.jobs_using(tenant.pk, "flags", "configs")
+    answers = [found]
+    monkeypatch.setattr(files, "jobs_using", lambda *given: answers.pop() if answers else [])
+    config_rows.a_file(ann, tenant, b"2")
+    assert ConfigVersion.objects.latest("version").content == "2"
+    answers.append(found)
+    files.config_delete(principal=ann, tenant=tenant, name="flags")
+    assert not ConfigVersion.objects.exists()
+    assert job.pk == found[0].job_id
+
+
+def test_an_open_update_keeps_the_file_to_which_it_may_return(cell, tenant, ann, machine) -> None:
+    config_rows.a_file(ann, tenant)
+    job = world.submit(ann, cell, config_rows.using())
+    world.bring_up(job, machine)
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, world.with_task()))
+    live = Task.objects.filter(job=job)
+    live.update(spec_version=2)
+    with pytest.raises(Conflict, match="is used by cc/web"):
+        files.config_delete(principal=ann, tenant=tenant, name="flags")
+    live.update(spec_version=1)  # as the journal has it
+
+
+def test_an_undo_to_a_spec_whose_file_is_gone_is_rejected(cell, tenant, ann) -> None:
+    config_rows.a_file(ann, tenant)
+    job = world.submit(ann, cell, config_rows.using())
+    updates.job_update(principal=ann, job=job, job_spec=world.read(cell, world.with_task()))
+    files.config_delete(principal=ann, tenant=tenant, name="flags")
+    job.refresh_from_db()
+    with pytest.raises(Rejected, match="no config file 'flags'; create it"):
+        updates.job_undo(principal=ann, job=job)
+
+
+def test_a_job_that_names_a_version_gets_no_event(cell, tenant, ann) -> None:
+    config_rows.a_file(ann, tenant, b"1")
+    world.submit(ann, cell, config_rows.using({"name": "flags", "version": 1}))
+    config_rows.a_file(ann, tenant, b"2")
+    assert not Event.objects.filter(kind="job.config").exists()
+
+
+def test_a_workflow_uses_its_files_until_it_ends(cell, tenant, ann) -> None:
+    nodes = {"load": workflow_rows.node()}
+    nodes["load"]["job"] = {**workflow_rows.JOB, "task": config_rows.using()["task"]}
+    with pytest.raises(Rejected, match="no config file 'flags'") as caught:
+        workflow_rows.submit(ann, cell, nodes)
+    assert set(caught.value.fields) == {"nodes.load.job.task.configs[0].name"}
+    config_rows.a_file(ann, tenant)
+    workflow_rows.submit(ann, cell, nodes)
+    with pytest.raises(Conflict, match="is used by cc/"):
+        files.config_delete(principal=ann, tenant=tenant, name="flags")
 
 
 def test_the_queries_for_a_machine_do_not_grow_with_its_tasks(

@@ -151,7 +151,7 @@ def test_a_config_file_changes_under_the_running_job_of_the_example(cell, tenant
     assert done.restarted == [f"{cell.name}/restarting"]
     until(lambda: Task.objects.get(job=other).incarnation == 2, seconds=90.0, what="the other job restarts")
     until(lambda: "color: red" in printed(borglet, other), seconds=90.0, what="its new task has the old content again")
-    until(lambda: printed(borglet, job).count("color: red") == 2, what="the first job follows without a restart")
+    until(lambda: printed(borglet, job).count("color: red") >= 2, what="the first job follows without a restart")
     assert Task.objects.get(job=job).incarnation == 1
 
 

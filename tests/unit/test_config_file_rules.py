@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from typing import Any
+
 import pytest
 
 from quota.vocabulary.errors import Rejected
@@ -87,6 +90,9 @@ def test_only_tasks_that_ask_for_it_are_restarted() -> None:
         "url: postgres://ann:hunter2@db/shop",
         "see postgres://ann:hunter2@db/shop",
         "-----BEGIN RSA PRIVATE KEY-----",
+        "db: {user: ann, password: hunter2}",
+        '{"db":{"password":"hunter2"}}',
+        "<password>hunter2</password>",
     ],
 )
 def test_a_line_that_looks_like_a_secret_is_found(line) -> None:
@@ -94,7 +100,7 @@ def test_a_line_that_looks_like_a_secret_is_found(line) -> None:
 
 
 @pytest.mark.parametrize("line", ["color: red", "password:", 'password: ""', "keys: [", "monkey: 3", "retries = 3"])
-def test_an_ordinary_line_is_no_secret(line) -> None:
+def test_an_ordinary_line_is_not_a_secret(line) -> None:
     assert list(file_rules.secret_lines(line)) == []
 
 
@@ -110,8 +116,24 @@ def test_a_difference_of_many_lines_is_not_compared_line_by_line() -> None:
     old = "".join(f"{number % 7}\n" for number in range(2 * most))
     new = "first\n" + "".join(f"{number % 5} \n" for number in range(2 * most))
     lines = file_rules.diff(old + "end\n", new + "end\n", name="f", before=1, after=2)
-    assert lines[2] == f"@@ -1,{2 * most} +1,{2 * most + 1} @@"
-    assert (lines[3], lines[-1]) == ("-0", "+4 ")
+    assert lines[2] == f"@@ -1,{2 * most + 1} +1,{2 * most + 2} @@"
+    assert (lines[3], lines[-1]) == ("-0", "+end")
+
+
+def test_equal_lines_around_a_change_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    real = difflib.unified_diff
+
+    def spy(ours: list[str], theirs: list[str], *rest: Any, **named: Any) -> Any:
+        compared.append(max(len(ours), len(theirs)))
+        return real(ours, theirs, *rest, **named)
+
+    monkeypatch.setattr(difflib, "unified_diff", spy)
+    old = [str(number % 100) for number in range(50_000)]
+    new = [*old[:25_000], "new", *old[25_001:]]
+    lines = file_rules.diff("\n".join(old) + "\n", "\n".join(new) + "\n", name="f", before=1, after=2)
+    assert lines[2:] == ["@@ -24998,7 +24998,7 @@", " 97", " 98", " 99", "-0", "+new", " 1", " 2", " 3"]
+    assert compared == [7]
 
 
 def test_the_restarted_ranges_are_of_the_present_spec() -> None:

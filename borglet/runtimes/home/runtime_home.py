@@ -55,6 +55,7 @@ class SupervisedTask:
     pidfd: int = -1
     metered: Metered | None = None
     stop_asked: tuple[float, EndCause, str] | None = None  # a stop during the start: notice in s, cause, detail
+    signal_asked: bool = False  # the supervisor sends SIGHUP as soon as it runs
     overused: bool = False
     unkillable: bool = False  # some of its processes could not be killed
 

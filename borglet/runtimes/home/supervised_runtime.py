@@ -23,6 +23,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,6 +162,9 @@ class SupervisedRuntime:
             self._secrets.forget_process(directory.name)
         incarnation.metered = self._runtime_home.metered(incarnation, cpu_ns=0)
         self._exit_watcher.watch(incarnation)
+        if incarnation.signal_asked:
+            with suppress(OSError):  # the supervisor has ended, and so has the task
+                supervisors.send_signal(directory)
         if incarnation.stop_asked is not None:
             notice_s, cause, detail = incarnation.stop_asked
             supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
@@ -240,7 +244,9 @@ class SupervisedRuntime:
         if known is None or known.exit is not None:
             return
         self._write_secrets(known.directory, secrets)
-        if signal and known.supervisor is not None:
+        if signal and known.supervisor is None:
+            known.signal_asked = True
+        elif signal:
             supervisors.send_signal(known.directory)
         # The record comes last. So a Borglet that takes over in between sends the signal again.
         new = {ref.place: ref for ref in _delivered(secrets) if ref.file}

@@ -129,32 +129,23 @@ def open_pidfd(supervisor: SupervisorId) -> int:
 def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, detail: str) -> None:
     """Ask the supervisor to stop its task. If the supervisor cannot be reached, only write a log line."""
     text = " ".join(detail.split())[:1000]
-    _send(directory, f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n", "stop the task")
+    try:
+        _send(directory, f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n")
+    except OSError as error:
+        log.warning("task %s: cannot ask the supervisor to stop the task: %s", directory.name, error)
 
 
 def send_signal(directory: TaskDirectory) -> None:
-    """Ask the supervisor to send SIGHUP to the first process of its task. If the supervisor cannot be reached, only
-    write a log line.
+    """Ask the supervisor to send SIGHUP to the first process of its task. Raises OSError if the supervisor cannot be
+    reached.
     """
-    _send(directory, "signal\n", "send SIGHUP to the task")
+    _send(directory, "signal\n")
 
 
-def _send(directory: TaskDirectory, request: str, action: str) -> None:
-    line = request.encode(errors="replace")
+def _send(directory: TaskDirectory, request: str) -> None:
+    control = os.open(directory.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        control = os.open(directory.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        log.info(
-            "task %s: cannot ask the supervisor to %s, because the supervisor is unreachable: %s",
-            directory.name,
-            action,
-            error,
-        )
-        return
-    try:
-        os.write(control, line)
-    except OSError as error:
-        log.warning("task %s: the supervisor did not accept the request to %s: %s", directory.name, action, error)
+        os.write(control, request.encode(errors="replace"))
     finally:
         os.close(control)
 

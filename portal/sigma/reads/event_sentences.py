@@ -226,13 +226,7 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
             gettext_lazy("secret %(secret)s has version %(version)d now"),
         ),
     ),
-    "job.config": (
-        _by(
-            "change",
-            {"deleted": gettext_lazy("config file %(config)s was deleted")},
-            gettext_lazy("config file %(config)s has version %(version)d now"),
-        ),
-    ),
+    "job.config": (gettext_lazy("config file %(config)s has version %(version)d now"),),
     "job.changed": (gettext_lazy("the job now has version %(spec_version)d of its spec and priority %(priority)d"),),
     "job.ended": (gettext_lazy("the job ended: %(how)s"),),
     "tasks.added": (gettext_lazy("version %(spec_version)d of the spec added tasks"),),

@@ -52,12 +52,15 @@ def config_file(request: HttpRequest, principal: Principal, tenant: str, config:
     row = tenant_named(principal, tenant)
     context = _frame(principal, row)
     if request.method == "POST":
-        context["given"] = given_in(request.POST, "content", "comment")
+        if request.POST.get("do") == "write":
+            context["given"] = given_in(request.POST, "content", "comment")
         with problem_kept(context):
             return _change(request, principal, row, config)
     file = context["config"] = selectors.file_shown(principal, row, config)
     version, against = (_number(request, name) for name in ("version", "against"))
     shown = context["shown"] = selectors.version_shown(principal, file, version)
+    newest = shown if shown.version == file.newest_version else selectors.version_shown(principal, file)
+    context["newest"] = newest.content
     versions = context["versions"] = list(selectors.versions_shown(principal, file))
     if against is None and any(one.version < shown.version for one in versions):
         against = max(one.version for one in versions if one.version < shown.version)

@@ -435,13 +435,12 @@ class JobSecretChanged(_Event, frozen=True, tag="job.secret"):
 
 
 class JobConfigChanged(_Event, frozen=True, tag="job.config"):
-    """A config file that a job uses has changed, so its machines look at the newest version again. `change`: written or
-    deleted. `version`: the newest version of the file. The event has no content.
+    """A config file of which a job uses the newest version has changed, so its machines look at it again. `version`:
+    its newest version. The event has no content.
     """
 
     job_id: int
     config: str
-    change: str
     version: int
 
 
