@@ -63,7 +63,7 @@ class ConfigUseSerializer(serializers.Serializer[Any]):
 class ConfigTaskSerializer(serializers.Serializer[Any]):
     cell = serializers.CharField()
     job = serializers.CharField()
-    index = serializers.IntegerField()
+    index = serializers.IntegerField(source="task_index")
     file = serializers.CharField(source="path", help_text="Name of the file for the task.")
     version = serializers.IntegerField(help_text="The version that its machine has got last for this task.")
     sent_at = serializers.DateTimeField()

@@ -27,7 +27,7 @@ class TaskVersion(NamedTuple):
 
     cell: str
     job: str
-    index: int
+    task_index: int
     path: str
     version: int
     sent_at: dt.datetime

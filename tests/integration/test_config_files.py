@@ -38,7 +38,7 @@ def refs_of(cell, machine) -> list[tuple[str, int, str]]:
 
 def has_versions(principal, tenant, name: str = "flags") -> list[tuple[str, int, int]]:
     found = selectors.task_versions(principal, selectors.file_shown(principal, tenant, name))
-    return [(row.job, row.index, row.version) for row in found]
+    return [(row.job, row.task_index, row.version) for row in found]
 
 
 def test_each_write_is_a_version_and_a_rollback_writes_an_old_one_again(tenant, ann) -> None:
@@ -188,9 +188,7 @@ def test_a_job_that_cannot_restart_now_keeps_the_file_as_it_is(cell, tenant, ann
     world.bring_up(job, machine)
     other = world.read(cell, config_rows.using(RESTART, command=["sleep", "7"]))
     updates.job_update(principal=ann, job=job, job_spec=other)
-    with pytest.raises(
-        Conflict, match=r"because it restarts job web: cannot restart job web.*--no-restart"
-    ) as caught:
+    with pytest.raises(Conflict, match=r"because it restarts job web: cannot restart job web.*--no-restart") as caught:
         config_rows.a_file(ann, tenant, b"2")
     assert caught.value.code == "update-open"
     assert ConfigFile.objects.get().newest_version == 1
@@ -277,11 +275,11 @@ def test_an_open_update_keeps_the_file_to_which_it_may_return(cell, tenant, ann,
     job = world.submit(ann, cell, config_rows.using())
     world.bring_up(job, machine)
     updates.job_update(principal=ann, job=job, job_spec=world.read(cell, world.with_task()))
-    live = Task.objects.filter(job=job)
-    live.update(spec_version=2)
+    old = Task.objects.filter(pk__in=list(Task.objects.filter(job=job, spec_version=1).values_list("pk", flat=True)))
+    old.update(spec_version=2)
     with pytest.raises(Conflict, match="is used by cc/web"):
         files.config_delete(principal=ann, tenant=tenant, name="flags")
-    live.update(spec_version=1)  # as the journal has it
+    old.update(spec_version=1)  # as the journal has it
 
 
 def test_an_undo_to_a_spec_whose_file_is_gone_is_rejected(cell, tenant, ann) -> None:

@@ -140,7 +140,7 @@ def test_a_config_file_changes_under_the_running_job_of_the_example(cell, tenant
     until(lambda: "color: blue" in printed(borglet, job), what="the task got SIGHUP and read the new version")
     assert Task.objects.get(job=job).restarts == 0, "the task kept running"
     file = selectors.file_shown(ann, tenant, "shop-flags")
-    assert [(row.index, row.version) for row in selectors.task_versions(ann, file)] == [(0, 2)]
+    assert [(row.task_index, row.version) for row in selectors.task_versions(ann, file)] == [(0, 2)]
 
     restarting = jobfile.read("examples/config-file.yaml")
     restarting["task"]["configs"][0]["on_change"] = "restart"
