@@ -63,7 +63,9 @@ def trial_job(job_spec: JobSpecification, indexes: Sequence[int], *, job_id: int
         tasks[requirement] = tasks.get(requirement, 0) + number
     groups = tuple(TrialGroup(requirement, number) for requirement, number in tasks.items())
     run_s = job_spec.max_run_s or 0.0
-    return TrialJob(groups, job_spec.priority, job_spec.latency_sensitive, job_spec.gang, job_id, run_s)
+    return TrialJob(
+        groups, job_spec.priority, job_spec.latency_sensitive, job_spec.gang, job_id, run_s, job_spec.tenant
+    )
 
 
 def request_candidates(job_spec: JobSpecification, changes: Iterable[SuggestedChange], parse: Parse) -> list[Candidate]:

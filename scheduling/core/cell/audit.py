@@ -10,6 +10,7 @@ import numpy as np
 from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
 from scheduling.core.cell.calendar import Calendar
 from scheduling.core.cell.machines import MachineTable
+from scheduling.core.cell.pools import Pools
 from scheduling.core.cell.tasks import PENDING, RUNNING, TaskTable
 from scheduling.core.kernels.devices import WHOLE
 from scheduling.core.vocabulary.requirement import split_task_id
@@ -26,6 +27,7 @@ class Audited(Protocol):
     departed: dict[tuple[int, int], tuple[int, tuple[int, ...]]]
     crashed: dict[int, dict[int, float]]
     calendar: Calendar
+    pools: Pools
 
 
 def tasks_on(state: Audited, machine: int) -> Iterator[int]:

@@ -44,6 +44,7 @@ def content(
         "departure": {},
         "crash": {},
         "window": {},
+        "pool": {},
     }
     wanted = machines.slot.keys() - machines_left_out
     installed = machines.installed.by_slot() if wanted else {}
@@ -89,6 +90,8 @@ def content(
             result["crash"][identity, machine_id] = round(when, 3)
     for number, window in state.calendar.windows.items():
         result["window"][number] = msgspec.structs.asdict(window)
+    for name, pool in state.pools.pools.items():
+        result["pool"][name] = msgspec.structs.asdict(pool)
     return result
 
 

@@ -4,8 +4,8 @@
 
 **These synthetic events rebuild a state** (`scheduling.master.snapshot` creates them): one `MachineSet` per machine
 with its present state; one `PackagesHeld` for all installed packages; one `MaintenanceSet` per open maintenance window;
-one `JobSubmitted` per live job, and per ended job with tasks that are still being stopped on a machine, with the
-present requirements of all its tasks; then for each task, in this order:
+one `PoolSet` per machine pool; one `JobSubmitted` per live job, and per ended job with tasks that are still being
+stopped on a machine, with the present requirements of all its tasks; then for each task, in this order:
 
 * for each pair of task and machine that crashed: `TaskPlaced` there and `TaskEvicted(avoid=True, gone=True)`,
   at the time of the crash;
@@ -33,6 +33,7 @@ from quota.vocabulary.resources import PORTS, SIZE
 from scheduling.core.cell import audit, comparing
 from scheduling.core.cell.calendar import Calendar
 from scheduling.core.cell.machines import STATUS_CODES
+from scheduling.core.cell.pools import Pools
 from scheduling.core.cell.sums import MachineSums
 from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob
 from scheduling.core.vocabulary import events
@@ -66,6 +67,7 @@ class CellState(MachineSums):
         # task id -> {machine id: when it crashed there, seconds since the epoch}
         self.crashed: dict[int, dict[int, float]] = {}
         self.calendar = Calendar()
+        self.pools = Pools()
         self._rule = Policy(bands=DEFAULT_BANDS)
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             events.MachineSet: self._machine_set,
@@ -73,6 +75,7 @@ class CellState(MachineSums):
             events.MachineRemoved: self._machine_removed,
             events.PackagesHeld: self._packages_held,
             events.MaintenanceSet: self._maintenance_set,
+            events.PoolSet: self._pool_set,
             events.JobSubmitted: self._job_submitted,
             events.JobChanged: self._job_changed,
             events.JobReleased: self._job_released,
@@ -250,6 +253,9 @@ class CellState(MachineSums):
 
     def _maintenance_set(self, event: events.MaintenanceSet, time: float) -> None:
         self.calendar.set(event)
+
+    def _pool_set(self, event: events.PoolSet, time: float) -> None:
+        self.pools.set(event)
 
     # --- jobs
 

@@ -244,7 +244,7 @@ class Explainer:
         self, judged: Judgement, shared: _Pass, position: int, code: str, never: bool, gang: int
     ) -> ExpectedStart:
         group = shared.waiting.groups[position]
-        if never or code == ReasonCode.CONSTRAINT:
+        if never or code in (ReasonCode.CONSTRAINT, ReasonCode.OUTSIDE_POOL, ReasonCode.DEDICATED_POOL):
             return ExpectedStart(Basis.NEEDS_CHANGE)
         if code == ReasonCode.CRASHED_PAIR:
             left_s = _back_off(judged, shared, group)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
+from scheduling.core.cell.pools import PoolRule
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.cores import judge_cores
 from scheduling.core.kernels.obstacles import (
@@ -37,7 +38,7 @@ _LEADING = (
     (ReasonCode.RESOURCE, ReasonCode.PORTS, *BOUNDS, ReasonCode.CRASHED_PAIR, ReasonCode.CORES),
     (ReasonCode.MAINTENANCE,),
     (ReasonCode.MACHINE_STATE,),
-    (ReasonCode.CONSTRAINT,),
+    (ReasonCode.CONSTRAINT, ReasonCode.OUTSIDE_POOL, ReasonCode.DEDICATED_POOL),
 )
 
 
@@ -142,10 +143,7 @@ class Judgement:
         if absent := self.absent():
             return absent
         fell, largest = self.judged.fell.tolist(), self.judged.largest.tolist()
-        found = [
-            RuledOut(ReasonCode.CONSTRAINT, spelled(constraint), fell[1 + number])
-            for number, constraint in enumerate(self.demands)
-        ]
+        found = [_unmet(constraint, fell[1 + number]) for number, constraint in enumerate(self.demands)]
         windows = self.in_maintenance()
         closed = int(np.count_nonzero(windows))
         found.append(RuledOut(ReasonCode.MACHINE_STATE, "", fell[1 + len(self.demands)] - closed))
@@ -233,6 +231,14 @@ class Judgement:
         if not by_limit:
             return Reclamation()
         return Reclamation(int(self.judged.sums[SUM_BY_RESERVATION]))
+
+
+def _unmet(constraint: Constraint, machines: int) -> RuledOut:
+    """Return the reason that `machines` machines do not satisfy a constraint of the job, or a rule of a pool."""
+    if not isinstance(constraint, PoolRule):
+        return RuledOut(ReasonCode.CONSTRAINT, spelled(constraint), machines)
+    code = ReasonCode.DEDICATED_POOL if constraint.excludes else ReasonCode.OUTSIDE_POOL
+    return RuledOut(code, constraint.value, machines)
 
 
 class Judge:

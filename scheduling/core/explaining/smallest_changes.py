@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.attributes import holds
+from scheduling.core.cell.pools import PoolRule
 from scheduling.core.explaining.judgement import BOUNDS, Judgement
 from scheduling.core.vocabulary.reasons import WHOLE_CORES, ChangeKind, SuggestedChange
 from scheduling.core.vocabulary.requirement import Constraint, Relation
@@ -37,8 +38,9 @@ def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
     for obstacle in np.flatnonzero(judged.alone).tolist():
         most, machines = int(judged.alone_largest[obstacle]), int(judged.alone_at_largest[obstacle])
         if obstacle < len(judgement.demands):
-            where = np.flatnonzero(judged.only == obstacle)
-            found += _constraint(judgement, judgement.demands[obstacle], where)
+            if not isinstance(judgement.demands[obstacle], PoolRule):  # no change of the job removes it
+                where = np.flatnonzero(judged.only == obstacle)
+                found += _constraint(judgement, judgement.demands[obstacle], where)
         elif obstacle < judgement.bound(0):
             if most > 0:
                 found.append(SuggestedChange(judgement.names[obstacle - judgement.resource(0)], most, machines))
@@ -131,6 +133,9 @@ def _combined(judgement: Judgement) -> SuggestedChange | None:
     left = judgement.left.T
     asked = limit > 0
     possible = judgement.open & ~judgement.judged.few & ((left > 0) | ~asked).all(axis=1)
+    for constraint in judgement.demands:
+        if isinstance(constraint, PoolRule):
+            possible &= judgement.state.machines.attributes.mask(constraint)[order]
     i = judgement.closest(possible)
     if i is None:
         return None

@@ -25,7 +25,7 @@ from scheduling.core.vocabulary.reasons import (
     SuggestedChange,
     Why,
 )
-from scheduling.core.vocabulary.requirement import PROTOCOL, spelled
+from scheduling.core.vocabulary.requirement import POOL, PROTOCOL, Constraint, Relation, spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,10 @@ class _Wording:
         if why.shapes is not None and why.code in _SHAPED:
             # If a request is too large for every machine, `why.changes` already names the largest machine.
             cures += self.shapes(why.shapes) if why.shapes.asked is not None or not why.changes else []
-        if why.never and len(cures) == 1:
+        pools = any(one.code in (ReasonCode.DEDICATED_POOL, ReasonCode.OUTSIDE_POOL) for one in why.ruled_out)
+        if why.never and pools:
+            cures.append(self._("Or ask an SRE of the cell for more machines that jobs of the tenant may use."))
+        elif why.never and len(cures) == 1:
             cures.append(self._("Request less, or ask an SRE for larger machines."))
         return VerdictText(
             self._("%(tasks)s can't be placed on any of %(machines)s") % given,
@@ -165,6 +168,11 @@ class _Wording:
             return [self._("Even the empty cell could not hold all of these tasks.")]
         if why.never:
             return [self._("No machine of the cell could hold one of these tasks, even if it were empty.")]
+        if why.code in (ReasonCode.DEDICATED_POOL, ReasonCode.OUTSIDE_POOL):
+            text = self._(
+                "Ask an SRE of the cell for more machines that jobs of the tenant may use, or use another cell."
+            )
+            return [text]
         if self.crashed(why):
             return [self._("Look at the log of the task, and correct the cause of its crashes.")]
         if why.expected is not None and why.expected.basis is Basis.MAINTENANCE:
@@ -247,6 +255,12 @@ class _Wording:
             ReasonCode.NO_MACHINES: self._("the cell has no machine"),
             ReasonCode.NO_SUCH_RESOURCE: self._("no machine of the cell has any %(subject)s"),
             ReasonCode.CONSTRAINT: self._("%(machines)s without %(subject)s"),
+            ReasonCode.DEDICATED_POOL: self._(
+                "%(machines)s in the pool %(subject)s, which is dedicated to other tenants"
+            ),
+            ReasonCode.OUTSIDE_POOL: self._(
+                "%(machines)s outside of the pool %(subject)s, in which all jobs of the tenant have to run"
+            ),
             ReasonCode.MACHINE_STATE: self._("%(machines)s not up"),
             ReasonCode.MAINTENANCE: self._(
                 "%(machines)s in maintenance, or that would go into maintenance before the task ends (until %(until)s)"
@@ -333,10 +347,18 @@ class _Wording:
                 continue
             given = {"left": self.amount(lack.resource, lack.left), "short": self.quantity(lack.resource, lack.short)}
             parts.append(self._("%(left)s left, %(short)s missing") % given)
-        parts += [self._("does not meet %s") % spelled(constraint) for constraint in nearest.fails]
+        parts += [self.unmet(constraint) for constraint in nearest.fails]
         parts += [self._("the limit %s is reached") % bound.value for bound in nearest.bounds]
         host = self.hostnames.get(nearest.machine_id) or self._("machine %d") % nearest.machine_id
         return self._("The best candidate is %(host)s: %(reasons)s.") % {"host": host, "reasons": ", ".join(parts)}
+
+    def unmet(self, constraint: Constraint) -> str:
+        """Return a text for a constraint that a machine does not satisfy. Pools imply constraints, too."""
+        if constraint.attribute != POOL or constraint.relation not in (Relation.EQUAL, Relation.NOT_EQUAL):
+            return self._("does not meet %s") % spelled(constraint)
+        if constraint.relation is Relation.EQUAL:
+            return self._("is not in the pool %s") % constraint.value
+        return self._("is in the pool %s") % constraint.value
 
     def ahead(self, tasks: int, of: tuple[Ahead, ...], tenants: int) -> str:
         detail = self.ngettext("%d task is ahead in the queue", "%d tasks are ahead in the queue", tasks) % tasks

@@ -4,7 +4,8 @@ A *group* is an equivalence class in one pass. Tasks are in the same group if th
 in the same way (by limit or by reservation), and may preempt the same priorities. A job that limits its tasks per
 machine, rack or power domain shares no group with other jobs. A task that crashed recently is alone in its group.
 While a gang is pending, gangs and other tasks are in different groups, and so are tasks with different time limits,
-because short tasks may use booked capacity. Tasks that different maintenance windows concern are in different groups.
+because short tasks may use booked capacity. Tasks that different maintenance windows or machine pools concern are in
+different groups. The rules of pools are constraints of the group.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.core.cell.pools import with_rules
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import LiveJob
 from scheduling.core.placing.closed_machines import ClosedMachines, concerns_of, run_limit_s
@@ -107,6 +109,9 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
         concerns = concerns_of(state, policy, run_s, job, now)
     if concerns is not None:
         keys = keys * (int(concerns.key.max(initial=0)) + 1) + concerns.key
+    kinds, kind = state.pools.of_jobs(jobs)
+    if len(kinds) > 1:
+        keys = keys * len(kinds) + kind[job]
     if not policy.search.classes:
         keys = np.arange(len(slots))
     elif alone:
@@ -124,7 +129,10 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
         ceiling=ceilings[which[first]],
         own_job=owner[first],
         avoid={int(of_task[place]): machines for place, machines in alone.items()},
-        requirements=[tasks.shapes.requirement[row] for row in shape[first].tolist()],
+        requirements=[
+            with_rules(tasks.shapes.requirement[row], kinds[number])
+            for row, number in zip(shape[first].tolist(), kind[job[first]].tolist(), strict=True)
+        ],
         cores=np.where(sensitive[first], tasks.shapes.cores[shape[first]], -1).astype(np.int32),
         ends_within_s=within_s[first],
         gang=gang[first],

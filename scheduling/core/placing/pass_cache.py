@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.installed import Packages
 from scheduling.core.cell.machines import UP, MachineTable
+from scheduling.core.cell.pools import PoolRule
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.free_on_machines import count_room, find_most
 from scheduling.core.placing.equivalence_classes import GroupedQueue, Level
@@ -162,14 +163,18 @@ class PassCache:
 
     def liking(self, wishes: tuple[Constraint, ...]) -> Floats:
         """Return an array [P]: for each of the P machines, the total weight of those soft constraints in `wishes` that
-        the machine satisfies, as a share of the total weight of all `wishes`.
+        the machine satisfies, as a share of the total weight of all `wishes`. A preferred pool adds its whole weight.
         """
         known = self._liking.get(wishes)
         if known is None:
-            total = sum(constraint.weight for constraint in wishes) or 1.0
+            own = [one for one in wishes if not isinstance(one, PoolRule)]
+            total = sum(constraint.weight for constraint in own) or 1.0
             known = np.zeros(len(self.machines.slot), dtype=np.float64)
-            for constraint in wishes:
+            for constraint in own:
                 known += constraint.weight / total * self._mask(constraint)
+            for rule in wishes:
+                if isinstance(rule, PoolRule):
+                    known += rule.weight * self._mask(rule)
             self._liking[wishes] = known
         return known
 

@@ -15,6 +15,7 @@ from collections import Counter
 
 import numpy as np
 
+from scheduling.core.cell.pools import with_rules
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.placement import BREAKING, DIRECT, place
 from scheduling.core.placing.equivalence_classes import sort_into_groups
@@ -137,7 +138,9 @@ class _Search:
         `leaving`. Spreading is not considered, so the result may be true although the task may not run there.
         """
         tasks = self.state.tasks
-        kinds = np.stack((tasks.shape[self.ahead], tasks.job_by_limit[tasks.job[self.ahead]]))
+        jobs = tasks.job[self.ahead]
+        rules = self.state.pools.of_jobs([tasks.job_at[slot] for slot in jobs.tolist()])[1]
+        kinds = np.stack((tasks.shape[self.ahead], tasks.job_by_limit[jobs], rules))
         _, first = np.unique(kinds, axis=1, return_index=True)
         return any(self.fits_after(task, machine, leaving) for task in self.ahead[first].tolist())
 
@@ -154,6 +157,7 @@ class _Search:
             free = np.minimum(free, capacity - machines.prod_limit[machine] + limit[by_limit].sum(axis=0))
         shape = tasks.shape[task]
         memory = self.relocation.memory
-        demands = tuple(c for c in tasks.shapes.requirement[shape].constraints if c.hard)
+        wanted = with_rules(tasks.shapes.requirement[shape], self.state.pools.of_job(tasks.job_at[tasks.job[task]]))
+        demands = tuple(c for c in wanted.constraints if c.hard)
         enough = bool((tasks.shapes.limit[shape] <= free).all())
         return enough and bool(memory.allowed(demands)[memory.position[machine]])

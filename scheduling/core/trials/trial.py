@@ -14,6 +14,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from scheduling.core.cell.pools import with_rules
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import LiveJob
 from scheduling.core.kernels.placement import place
@@ -106,6 +107,7 @@ class Trial:
         )
         of_task = np.repeat(np.arange(number, dtype=np.int32), [group.tasks for group in groups])
         own = state.tasks.jobs.get(job.job_id) if job.job_id else None
+        rules = state.pools.of_job(own) if own is not None else state.pools.rules_of(job.tenant)
         avoided = self._avoided(job.job_id, now)
         sensitive = cores and job.latency_sensitive
         concerns = concerns_of(state, self.policy, np.array([job.run_s]), np.zeros(number, dtype=np.int64), now)
@@ -121,7 +123,7 @@ class Trial:
             ceiling=np.full(number, preemption_ceiling(job.priority, self.policy.bands), dtype=np.int64),
             own_job=np.where(bounds.any(axis=1), 0, -1).astype(np.int32),
             avoid=dict.fromkeys(range(number), avoided) if avoided else {},
-            requirements=requirements,
+            requirements=[with_rules(one, rules) for one in requirements],
             cores=np.array([one.whole_cores if sensitive else -1 for one in requirements], dtype=np.int32),
             ends_within_s=np.zeros(number),
             gang=np.full(number, job.gang, dtype=np.bool_),

@@ -124,6 +124,25 @@ class MaintenanceSet(_Event, frozen=True, tag="cell.maintenance"):
     reason: str = ""
 
 
+class PoolSet(_Event, frozen=True, tag="cell.pool"):
+    """A machine pool of the cell was written, changed or deleted. The event contains all facts about the pool. The
+    attribute `pool` of a machine names the pool to which it belongs.
+
+    `tenants`: the names of its tenants. `dedicated`: only their tasks may run on its machines. `use`: `may`, `prefer`
+    or `must`, as in `PoolUse`. `others`: what happens to tasks of other tenants that run there: they `stay` until they
+    end, or they `leave`. `selector`: machines whose attributes match belong to the pool.
+    """
+
+    pool: str
+    description: str = ""
+    selector: str = ""
+    tenants: tuple[str, ...] = ()
+    dedicated: bool = False
+    use: str = "may"
+    others: str = "stay"
+    deleted: bool = False
+
+
 class MachineSet(_Event, frozen=True, tag="machine.set"):
     """A machine joined the cell, or facts about the machine changed. The event contains all facts about the machine."""
 
@@ -566,6 +585,7 @@ Event = (
     | BrakeSet
     | RepackingSet
     | MaintenanceSet
+    | PoolSet
     | MachineSet
     | MachineState
     | MachineRemoved

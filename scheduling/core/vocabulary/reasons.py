@@ -18,6 +18,8 @@ class ReasonCode(StrEnum):
     NO_MACHINES = "no-machines"  # the cell has no machines
     NO_SUCH_RESOURCE = "no-such-resource"  # no machine has a resource that the task asks for
     CONSTRAINT = "constraint"  # a machine attribute does not satisfy a hard constraint; `subject` names it
+    DEDICATED_POOL = "dedicated-pool"  # the machine is in a pool for other tenants; `subject` names the pool
+    OUTSIDE_POOL = "outside-pool"  # jobs of the tenant run only in the pool `subject`, and the machine is not in it
     MACHINE_STATE = "machine-state"  # the machine is draining or down
     MAINTENANCE = "maintenance"  # a maintenance window of the machine has begun, or would interrupt the task
     RESOURCE = "resource"  # less is free than the limit, even after preemption; `subject` names the resource

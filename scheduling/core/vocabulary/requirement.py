@@ -19,6 +19,8 @@ INDEX_BITS = 20
 MAX_TASKS = 1 << INDEX_BITS
 
 
+# The attribute that names the pool of a machine. Only the cell sets it.
+POOL = "pool"
 # The attribute in which the link notes the newest protocol that a machine's Borglet speaks with it.
 PROTOCOL = "borglet.protocol"
 

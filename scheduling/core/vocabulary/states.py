@@ -50,6 +50,14 @@ class Transition(StrEnum):
     RESUBMIT = "resubmit"
 
 
+class PoolUse(StrEnum):
+    """How the tenants of a machine pool use it."""
+
+    MAY = "may"  # their tasks run there or elsewhere
+    PREFER = "prefer"  # their tasks run elsewhere only if this scores much better
+    MUST = "must"  # their tasks run nowhere else
+
+
 class EvictionCause(StrEnum):
     """The reasons why a running task becomes pending again: those in Figure 3 of the Borg paper, and some more."""
 

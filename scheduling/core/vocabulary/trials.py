@@ -36,7 +36,7 @@ class TrialGroup(msgspec.Struct, frozen=True, array_like=True):
 class TrialJob(msgspec.Struct, frozen=True, array_like=True):
     """Tasks of one job that a trial places. `job_id`: the job in the cell to which they belong, or 0. Its running tasks
     count for the maximum numbers of tasks per machine, rack and power domain. `run_s`: each run ends within this
-    many seconds; 0 if a task has no time limit.
+    many seconds; 0 if a task has no time limit. `tenant`: decides which machine pools the tasks may use.
     """
 
     groups: tuple[TrialGroup, ...]
@@ -45,6 +45,7 @@ class TrialJob(msgspec.Struct, frozen=True, array_like=True):
     gang: bool = False
     job_id: int = 0
     run_s: float = 0.0
+    tenant: str = ""
 
     @property
     def tasks(self) -> int:
