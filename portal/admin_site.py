@@ -56,6 +56,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         (_("SQL over the history"), "terminal", "sql"),
         (_("Machine drains"), "water_drop", "scheduling_drain"),
         (_("Maintenance calendar"), "event", "scheduling_maintenancewindow"),
+        (_("Machine pools"), "workspaces", "scheduling_pool"),
         (_("Re-packings"), "inventory_2", "scheduling_repacking"),
         (_("Safety brakes"), "front_hand", "scheduling_brake"),
         (_("Join tokens"), "key", "scheduling_jointoken"),

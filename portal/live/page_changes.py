@@ -212,6 +212,7 @@ _NOT_OF_MACHINES = frozenset(
         "cell.brake",
         "cell.repacking",
         "cell.maintenance",
+        "cell.pool",
         "packages.held",
         "reservations.set",
         "job.rejected",

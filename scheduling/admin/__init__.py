@@ -17,6 +17,7 @@ from scheduling.admin.kept_allocs import KeptAllocAdmin
 from scheduling.admin.machines import MachineAdmin
 from scheduling.admin.maintenance.windows import MaintenanceWindowAdmin
 from scheduling.admin.packages import PackageAdmin, PackageTagAdmin
+from scheduling.admin.pools.pools import PoolAdmin
 from scheduling.admin.shells import ShellAdmin
 from scheduling.admin.sites import ClusterAdmin, SiteAdmin
 from scheduling.admin.tasks import CrashedPairAdmin, DepartureAdmin, NoticeCountAdmin, TaskAdmin
@@ -28,6 +29,7 @@ PAGES: dict[type[Model], type[ModelAdmin]] = {
     models.Machine: MachineAdmin,
     models.Drain: DrainAdmin,
     models.MaintenanceWindow: MaintenanceWindowAdmin,
+    models.Pool: PoolAdmin,
     models.Repacking: RepackingAdmin,
     models.Brake: BrakeAdmin,
     models.KeptAlloc: KeptAllocAdmin,

@@ -24,6 +24,8 @@ from quota.admin.reason_forms import act_together
 from quota.vocabulary.resources import PORTS
 from scheduling.access.selectors import tasks_there
 from scheduling.admin.actions import row_action
+from scheduling.admin.pools.machine_actions import assign_pool, set_attributes
+from scheduling.core.vocabulary.requirement import POOL
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.machines.credentials import machine_revoke, machine_rotate
 from scheduling.machines.machines import (
@@ -79,6 +81,7 @@ class MachineAdmin(FactsAdmin):
         "rack",
         "power_domain",
         "platform",
+        "pool_shown",
         "capacity_shown",
         "tasks_shown",
         "software",
@@ -98,6 +101,8 @@ class MachineAdmin(FactsAdmin):
         "rack",
         "power_domain",
         "attributes",
+        "set_attributes",
+        "assigned_pool",
         "port_low",
         "port_high",
         "session",
@@ -108,7 +113,17 @@ class MachineAdmin(FactsAdmin):
         "secret_at",
         "rotation_asked",
     ]
-    actions = ["drain", "undrain", "quarantine_stop", "quarantine_keep", "rotate", "revoke", "remove"]
+    actions = [
+        "drain",
+        "undrain",
+        set_attributes,
+        assign_pool,
+        "quarantine_stop",
+        "quarantine_keep",
+        "rotate",
+        "revoke",
+        "remove",
+    ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Machine]:
         return cast("QuerySet[Machine]", super().get_queryset(request).annotate(tasks_there=tasks_there()))
@@ -129,6 +144,10 @@ class MachineAdmin(FactsAdmin):
     def capacity_shown(self, machine: Machine) -> SafeString:
         held = [0 if r == PORTS else amount for r, amount in enumerate(machine.capacity)]  # ports have their own fields
         return vector_text(held, extra=machine.cell.extra_resources)
+
+    @display(description=gettext_lazy("pool"))
+    def pool_shown(self, machine: Machine) -> str:
+        return str(machine.attributes.get(POOL, "")) or "–"
 
     @display(description=gettext_lazy("tasks"))
     def tasks_shown(self, machine: Any) -> int:

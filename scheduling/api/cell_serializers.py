@@ -96,6 +96,7 @@ class MachineSerializer(ReadSerializer):
     state = MachineStateField()
     capacity = Quantities()
     attributes = Texts()
+    set_attributes = Texts(help_text="Those of the attributes that SREs have set.")
     tasks_running = serializers.IntegerField()
     quarantined = serializers.ListField(child=serializers.DictField())
 
@@ -108,6 +109,8 @@ class MachineSerializer(ReadSerializer):
             "reason",
             "capacity",
             "attributes",
+            "set_attributes",
+            "assigned_pool",
             "platform",
             "rack",
             "power_domain",

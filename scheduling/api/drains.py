@@ -10,17 +10,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.paging import IdPaging, paged
-from quota.vocabulary.errors import Rejected, invalid
-from scheduling.access.label_filters import machines_selected
 from scheduling.api.base import CellView, valid
 from scheduling.api.cell_serializers import DrainSerializer
+from scheduling.api.machine_choice import MachineChoiceSerializer, machines_chosen
 from scheduling.machines import drain_progress
 from scheduling.machines.machines import machines_drain
-from scheduling.models import Cell, Drain, Machine
-from scheduling.models.machines import REMOVED
-
-MOST = 5_000
-_CHOICES = ("machines", "rack", "power_domain", "selector")
+from scheduling.models import Drain
 
 
 class DisruptionRateSerializer(serializers.Serializer[Any]):
@@ -76,13 +71,8 @@ class DrainProgressSerializer(serializers.Serializer[Any]):
     )
 
 
-class DrainManySerializer(DrainSerializer):
-    machines = serializers.ListField(child=serializers.CharField(), required=False, help_text="Names of machines.")
-    rack = serializers.CharField(max_length=63, required=False)
-    power_domain = serializers.CharField(max_length=63, required=False)
-    selector = serializers.CharField(
-        max_length=2000, required=False, help_text="Label selector over attributes of machines, as in their list."
-    )
+class DrainManySerializer(MachineChoiceSerializer, DrainSerializer):
+    pass
 
 
 class DrainsView(CellView):
@@ -112,44 +102,9 @@ class MachinesDrainView(CellView):
         """
         found = self.cell(cell)
         given = valid(DrainManySerializer, request.data)
-        wanted = {name: given.pop(name) for name in _CHOICES if name in given}
-        rows = _chosen(found, **wanted)
+        rows = machines_chosen(found, given)
         machines_drain(principal=self.principal, cell=found, machines=rows, **given)
         shown = drain_progress.progress_of(
             self.principal, found, list(drain_progress.drains_of(found).filter(machine__in=rows))
         )
         return Response(DrainProgressSerializer(shown, many=True).data)
-
-
-def _chosen(
-    cell: Cell, *, machines: list[str] | None = None, rack: str = "", power_domain: str = "", selector: str = ""
-) -> list[Machine]:
-    """Return the machines that the caller chose. Exactly one of `machines`, `rack`, `power_domain` and `selector` must
-    be given, and it must match a machine. Otherwise raises `Rejected`.
-    """
-    if sum(map(bool, (machines, rack, power_domain, selector.strip()))) != 1:
-        what = "give exactly one of machines, rack, power_domain and selector"
-        raise Rejected("invalid", what, fields=dict.fromkeys(_CHOICES, what))
-    if machines:
-        return _named(cell, machines)
-    rows = Machine.objects.filter(cell=cell).exclude(state=REMOVED)
-    if selector:
-        field, kind, rows = "selector", f"selector {selector[:80]!r}", machines_selected(rows, selector)
-    else:
-        field, value = ("rack", rack) if rack else ("power_domain", power_domain)
-        kind, rows = f"{field.replace('_', ' ')} {value!r}", rows.filter(**{field: value})
-    found = list(rows.order_by("id")[: MOST + 1])
-    if not 1 <= len(found) <= MOST:
-        number = f"more than {MOST}" if found else "no"
-        raise invalid(field, f"the {kind} has {number} machines; choose one with 1 to {MOST} machines")
-    return found
-
-
-def _named(cell: Cell, hostnames: list[str]) -> list[Machine]:
-    if len(hostnames) > MOST:
-        raise invalid("machines", f"the request names {len(hostnames)} machines; name at most {MOST}")
-    found = list(Machine.objects.filter(cell=cell, hostname__in=hostnames).order_by("id"))
-    if unknown := sorted(set(hostnames) - {machine.hostname for machine in found}):
-        what = f"this cell has no machine {', '.join(unknown[:5])}; check the host names"
-        raise Rejected("not-found", what, fields={"machines": what}, status=404)
-    return found

@@ -31,7 +31,7 @@ from scheduling.cron.cron_jobs import cron_jobs_remove
 from scheduling.job_templates.templates import templates_remove
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.row_events import maintenance_event
+from scheduling.journal.row_events import maintenance_event, pool_event
 from scheduling.machines import last_contact
 from scheduling.models import (
     ArchiveFile,
@@ -49,6 +49,7 @@ from scheduling.models import (
     Machine,
     MaintenanceWindow,
     Package,
+    Pool,
     Workflow,
 )
 from scheduling.models.machines import REMOVED
@@ -289,6 +290,9 @@ def _remove_machines(entry: JournalEntry) -> int:
     for window in still_open:
         window.state = MaintenanceWindow.CANCELLED
         entry.append(maintenance_event(window))
+    for pool in Pool.objects.filter(cell_id=entry.cell_id).order_by("name"):
+        entry.append(pool_event(pool, deleted=True))
+    Pool.objects.filter(cell_id=entry.cell_id).delete()
     for model in (KeptAlloc, Drain):
         model.objects.filter(machine__in=ids).delete()
     Machine.objects.filter(pk__in=ids).update(

@@ -17,6 +17,7 @@ from quota.admission import admission
 from quota.vocabulary.bands import Band
 from quota.vocabulary.resources import as_mapping
 from scheduling.core.cell.attributes import Attributes
+from scheduling.core.cell.pools import rules_for, with_rules
 from scheduling.core.explaining.suggested_limits import conforming, platforms_of
 from scheduling.core.vocabulary.kernel_arrays import Bools, Ints
 from scheduling.core.vocabulary.policy import Policy
@@ -42,9 +43,12 @@ class Guidance:
     shapes: Conforming
 
 
-def guidance(cell: Cell, job_spec: JobSpecification, bands: Sequence[Band] | None = None) -> list[Guidance]:
+def guidance(
+    cell: Cell, job_spec: JobSpecification, bands: Sequence[Band] | None = None, *, tenant: str | None = None
+) -> list[Guidance]:
     """Return how many tasks of the spec fit in the cell now, with one result per kind of equal tasks, for the first
-    few kinds. Makes one query, or none if the caller gives the priority bands.
+    few kinds. Makes one query, or none if the caller gives the priority bands. `tenant`: whose machine pools count;
+    None: the tenant in the spec.
 
     The numbers come from the summary that the cell's master publishes. They do not assume any preemption. The list is
     empty for tasks inside allocs, for a cell without machines, and if no summary is available.
@@ -57,8 +61,9 @@ def guidance(cell: Cell, job_spec: JobSpecification, bands: Sequence[Band] | Non
         left = np.minimum(left, view.capacity - view.prod_limit)
     kinds = platforms_of(view.capacity)
     found = []
+    rules = rules_for(view.pools, job_spec.tenant if tenant is None else tenant)
     for group in job_spec.groups()[:KINDS]:
-        wanted = group.requirement
+        wanted = with_rules(group.requirement, rules)
         able = _satisfied(view.attributes, wanted, len(view.up))
         fits = _fits(wanted, left)
         fits[~(able & view.up)] = 0
@@ -78,8 +83,9 @@ def able_machines(cell: Cell, job_spec: JobSpecification) -> list[tuple[Requirem
     if view is None or not len(view.up):
         return []
     found = []
+    rules = rules_for(view.pools, job_spec.tenant)
     for group in job_spec.groups():
-        able = _satisfied(view.attributes, group.requirement, len(view.up)) & view.up
+        able = _satisfied(view.attributes, with_rules(group.requirement, rules), len(view.up)) & view.up
         tasks = min(group.size, job_spec.max_running or group.size)
         found.append((group.requirement, tasks, view.capacity[able]))
     return found

@@ -9,7 +9,7 @@ import msgspec
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group
-from scheduling.models import Job, Machine, MaintenanceWindow, Update
+from scheduling.models import Job, Machine, MaintenanceWindow, Pool, Update
 
 
 def machine_set_event(machine: Machine) -> events.MachineSet:
@@ -43,6 +43,20 @@ def maintenance_event(window: MaintenanceWindow) -> events.MaintenanceSet:
         rack=window.rack,
         power_domain=window.power_domain,
         reason=window.reason,
+    )
+
+
+def pool_event(pool: Pool, *, deleted: bool = False) -> events.PoolSet:
+    """Return the event with all facts of a machine pool. `deleted`: the pool does not exist any more."""
+    return events.PoolSet(
+        pool=pool.name,
+        description=pool.description,
+        selector=pool.selector,
+        tenants=tuple(pool.tenants),
+        dedicated=pool.dedicated,
+        use=pool.use,
+        others=pool.others,
+        deleted=deleted,
     )
 
 

@@ -28,6 +28,7 @@ from scheduling.machines.facts import COLUMNS, Facts, read_facts, wrong_facts
 from scheduling.machines.machines import DRAINING, UP, publish_capacity
 from scheduling.models import Cell, Drain, JoinToken, Machine
 from scheduling.models.machines import REMOVED
+from scheduling.pools.membership import Membership
 
 TOKEN_PREFIX = "borg1"  # noqa: S105 - the name of the format
 MAX_BULK = 20_000
@@ -173,6 +174,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
         [machine.id for machine in known.values() if machine.state != REMOVED and machine.secret_digest],
     )
     draining = set(Drain.objects.filter(machine__in=known.values()).order_by().values_list("machine_id", flat=True))
+    membership = Membership(cell.id)
     machines, new = [], []
     for facts, key in zip(many, keys, strict=True):
         machine = known.get(facts.hostname)
@@ -189,6 +191,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
             machine.quarantined = []
         for name, value in facts.columns().items():
             setattr(machine, name, value)
+        membership.apply(machine, facts.attributes)
         machine.granted = []
         machine.state, machine.reason = DRAINING if machine.id in draining else UP, ""
         machine.secret_digest, machine.next_digest = secret_digest(key), ""
@@ -199,7 +202,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
     Machine.objects.bulk_create(new)
     Machine.objects.bulk_update(
         [machine for machine in machines if machine.hostname in known],
-        [*COLUMNS, "granted", "state", "state_since", "reason", *SECRET, "session", "quarantined"],
+        [*COLUMNS, "hidden_attributes", "granted", "state", "state_since", "reason", *SECRET, "session", "quarantined"],
         batch_size=500,
     )
     return machines

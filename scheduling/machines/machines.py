@@ -261,6 +261,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         kept_allocs.forget_machine(row.id)
         row.state, row.reason = REMOVED, reason
         row.quarantined, row.kept, row.packages = [], [], []
+        row.set_attributes, row.hidden_attributes, row.assigned_pool = {}, {}, ""
         credentials.void(row)
         row.state_since = entry.time
         row.save()

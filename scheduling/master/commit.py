@@ -34,6 +34,8 @@ _BREAKS_MACHINE = ("task.placed", "machine.set", "machine.state", "machine.remov
 _BREAKS_TASK = ("task.updated", "task.placed", "task.ended")
 _BREAKS_JOB = ("job.changed", "job.ended")
 _BREAKS_MANY = ("reservations.set",)
+# News that can break any placement.
+_BREAKS_ALL = "cell.pool"
 # News that uses up disruption budgets of the job it is about.
 _DISRUPTS = "task.evicted"
 # The first jobs of a large plan, perhaps small ones of high priority, need not wait until all of it is written.
@@ -202,13 +204,15 @@ class _Touched:
     jobs: set[int] = field(default_factory=set)
     tasks: set[tuple[int, int]] = field(default_factory=set)
     disrupted: set[int] = field(default_factory=set)  # jobs of which a task was evicted
+    everything: bool = False  # a machine pool was changed
 
     def __bool__(self) -> bool:
-        return bool(self.machines or self.jobs or self.tasks or self.disrupted)
+        return bool(self.machines or self.jobs or self.tasks or self.disrupted or self.everything)
 
     def breaks(self, assignment: Assignment) -> bool:
         return (
-            assignment.machine_id in self.machines
+            self.everything
+            or assignment.machine_id in self.machines
             or assignment.job_id in self.jobs
             or (assignment.job_id, assignment.index) in self.tasks
         )
@@ -225,7 +229,7 @@ def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
             cell_id,
             since,
             own,
-            sorted({*_BREAKS_MACHINE, *_BREAKS_TASK, *_BREAKS_JOB, *_BREAKS_MANY, _DISRUPTS}),
+            sorted({*_BREAKS_MACHINE, *_BREAKS_TASK, *_BREAKS_JOB, *_BREAKS_MANY, _BREAKS_ALL, _DISRUPTS}),
         ],
     )
     if not rows:
@@ -237,6 +241,8 @@ def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
             touched.tasks.add((job_id, index))
         if kind in _BREAKS_JOB:
             touched.jobs.add(job_id)
+        if kind == _BREAKS_ALL:
+            touched.everything = True
         if kind == _DISRUPTS:
             touched.disrupted.add(job_id)
         if kind in _BREAKS_MANY:

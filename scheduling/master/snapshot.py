@@ -31,10 +31,11 @@ from scheduling.journal.row_events import (
     job_submitted_event,
     machine_set_event,
     maintenance_event,
+    pool_event,
     update_started_event,
 )
 from scheduling.journal.sql import execute, query
-from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, MaintenanceWindow, Update
+from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, MaintenanceWindow, Pool, Update
 from scheduling.models.machines import REMOVED
 from scheduling.spec import parser
 from scheduling.tasks.counters import DEAD, RUNNING
@@ -66,6 +67,7 @@ def take(cell_id: int, *, reports: bool = False) -> CellSnapshot:
         created = cell.created_at.timestamp()
         taken.events += [(event, created) for event in _machines(cell_id)]
         taken.events += _windows(cell_id)
+        taken.events += _pools(cell_id)
         taken.events += _jobs(cell, reports)
         taken.events += _updates(cell_id)
     return taken
@@ -94,6 +96,11 @@ def _windows(cell_id: int) -> Iterator[tuple[Event, float]]:
     open_ones = MaintenanceWindow.objects.filter(cell_id=cell_id, state__in=MaintenanceWindow.OPEN)
     for window in open_ones.order_by("id"):
         yield maintenance_event(window), window.created_at.timestamp()
+
+
+def _pools(cell_id: int) -> Iterator[tuple[Event, float]]:
+    for pool in Pool.objects.filter(cell_id=cell_id).order_by("name"):
+        yield pool_event(pool), pool.changed_at.timestamp()
 
 
 def _jobs(cell: Cell, reports: bool) -> list[tuple[Event, float]]:

@@ -22,7 +22,7 @@ from scheduling.models.jobs import (
     Update,
 )
 from scheduling.models.kept import KeptAlloc
-from scheduling.models.machines import Drain, Machine, MaintenanceWindow, Repacking, RepackingStep
+from scheduling.models.machines import Drain, Machine, MaintenanceWindow, Pool, Repacking, RepackingStep
 from scheduling.models.packages import ConfigDelivery, ConfigFile, ConfigVersion, Package, PackageTag
 from scheduling.models.shells import LockFile, LockSession, ShellSession
 from scheduling.models.statistics import JournalTally, NoticeCount, StatisticsReader

@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from quota.models.fields import DnsLabelField, VectorField, never_negative
-from scheduling.core.vocabulary.states import MachineStatus
+from scheduling.core.vocabulary.states import MachineStatus, PoolUse
 from scheduling.models.cells import Cell
 
 REMOVED = "removed"
@@ -25,6 +25,9 @@ class Machine(models.Model):
     that this database does not contain. `kept`: the capacity that the folders of ended allocs still use (`KeptAlloc`);
     the scheduler does not use this capacity. `packages`: digests of the installed packages. `granted`: the capacity
     that was accepted before the Borglet reported less; empty if it has not reported less.
+    `attributes`: those that the Borglet reports, those that SREs have set, and `pool`. `set_attributes`: those of them
+    that SREs have set. `hidden_attributes`: the reported values that they replace. `assigned_pool`: the pool into
+    which a person has put the machine; "" if selectors of pools decide.
     """
 
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="machines", db_index=False)
@@ -34,6 +37,9 @@ class Machine(models.Model):
     granted = VectorField(_("capacity accepted earlier"), default=list, db_default=[], blank=True)
     kept = VectorField(_("used by files of ended allocs"), default=list, db_default=[], blank=True)
     attributes = models.JSONField(_("attributes"), default=dict, blank=True)
+    set_attributes = models.JSONField(_("attributes that SREs have set"), default=dict, db_default={}, blank=True)
+    hidden_attributes = models.JSONField(default=dict, db_default={}, blank=True)
+    assigned_pool = models.CharField(_("pool by assignment"), max_length=63, default="", db_default="", blank=True)
     platform = models.CharField(_("platform"), max_length=63, blank=True)
     rack = models.CharField(_("rack"), max_length=63, blank=True)
     power_domain = models.CharField(_("power domain"), max_length=63, blank=True)
@@ -64,7 +70,10 @@ class Machine(models.Model):
     class Meta:
         ordering = ["cell", "hostname"]
         # Pages and the master count machines. With this index they do not read the rows, which are wide.
-        indexes = [models.Index(fields=["cell", "state", "rack"], name="machine_by_state")]
+        indexes = [
+            models.Index(fields=["cell", "state", "rack"], name="machine_by_state"),
+            models.Index(fields=["cell"], name="machine_in_pool", condition=Q(attributes__has_key="pool")),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["cell", "hostname"], name="one_machine_per_hostname"),
             never_negative("capacity", "capacity_never_negative"),
@@ -77,6 +86,46 @@ class Machine(models.Model):
 
     def __str__(self) -> str:
         return str(self.hostname)
+
+
+class Pool(models.Model):
+    """A machine pool of a cell (`scheduling.pools`). The attribute `pool` of a machine names the pool.
+
+    `selector`: machines whose attributes match belong to the pool, unless a person has put them into another pool.
+    `tenants`: the names of its tenants. `dedicated`: only their tasks may run on its machines. `use`: whether their
+    tasks `may`, `prefer` to, or `must` run there. `others`: whether running tasks of other tenants `stay` until they
+    end, or `leave` within disruption budgets.
+    """
+
+    STAY, LEAVE = "stay", "leave"
+    OTHERS = (STAY, LEAVE)
+
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="pools", db_index=False)  # the constraint
+    name = DnsLabelField(_("name"))
+    description = models.CharField(_("description"), max_length=300, blank=True)
+    selector = models.CharField(_("selector of its machines"), max_length=2000, blank=True)
+    tenants = ArrayField(models.CharField(max_length=63), verbose_name=_("tenants"), default=list, blank=True)
+    dedicated = models.BooleanField(_("only these tenants run there"), default=False)
+    use = models.CharField(
+        _("how its tenants use it"),
+        max_length=16,
+        default=PoolUse.MAY.value,
+        choices=[(use.value, use.value) for use in PoolUse],
+    )
+    others = models.CharField(
+        _("running tasks of other tenants"), max_length=16, default=STAY, choices=[(one, one) for one in OTHERS]
+    )
+    changed_by = models.CharField(_("changed by"), max_length=200)
+    changed_at = models.DateTimeField(_("changed"))
+
+    class Meta:
+        ordering = ["cell", "name"]
+        constraints = [models.UniqueConstraint(fields=["cell", "name"], name="one_pool_per_name")]
+        verbose_name = _("machine pool")
+        verbose_name_plural = _("machine pools")
+
+    def __str__(self) -> str:
+        return str(self.name)
 
 
 class Drain(models.Model):

@@ -19,6 +19,7 @@ import numpy as np
 import redis
 
 from scheduling.core.cell.attributes import Attributes
+from scheduling.core.vocabulary.events import PoolSet
 from scheduling.core.vocabulary.kernel_arrays import Bools, Ints
 from scheduling.journal import wakeups
 
@@ -35,7 +36,7 @@ _HELD, _FACTS = "held", "facts"
 
 class _Held(msgspec.Struct, frozen=True, array_like=True):
     """The stored form of a `CellView`. Each array has one row per machine, in order of the machine ids, and is stored
-    as bytes. `facts`: the `version` of the stored `_Facts` of the same machines.
+    as bytes. `facts`: the `version` of the stored `_Facts` of the same machines. `pools`: the machine pools.
     """
 
     facts: str
@@ -46,6 +47,7 @@ class _Held(msgspec.Struct, frozen=True, array_like=True):
     capacity: bytes  # int64[N, R], as are the following
     reserved: bytes
     prod_limit: bytes
+    pools: tuple[PoolSet, ...] = ()
 
 
 class _Facts(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +65,7 @@ class CellView:
 
     `reserved` [N, R]: the sum of the tasks' reservations. `prod_limit` [N, R]: the sum of the limits of the tasks that
     are placed by limit (§5.5). `at`: when the view was stored, in seconds since the epoch. `revision`: the newest
-    revision in the view.
+    revision in the view. `pools`: the machine pools, by name.
     """
 
     revision: int
@@ -73,6 +75,7 @@ class CellView:
     reserved: Ints
     prod_limit: Ints
     attributes: Attributes
+    pools: tuple[PoolSet, ...] = ()
 
 
 class ViewPublisher:
@@ -105,6 +108,7 @@ class ViewPublisher:
             state.axis,
             machines.up[slots].tobytes(),
             *(array[slots].tobytes() for array in (machines.capacity, machines.reserved, machines.prod_limit)),
+            pools=tuple(state.pools.pools[name] for name in sorted(state.pools.pools)),
         )
         fields[_HELD] = msgspec.msgpack.encode(held)
         if wakeups.send("view", lambda client: _store(client, _key(self._cell_id), fields)):
@@ -145,6 +149,7 @@ def read(cell_id: int, *, revision: int) -> CellView | None:
         reserved=_array(held.reserved, held.axis),
         prod_limit=_array(held.prod_limit, held.axis),
         attributes=attributes,
+        pools=held.pools,
     )
 
 

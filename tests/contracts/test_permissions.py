@@ -37,6 +37,7 @@ from scheduling.jobs import submit_and_kill
 from scheduling.locks import locks
 from scheduling.locks.sessions import Space
 from scheduling.maintenance.windows import window_write
+from scheduling.pools.pools import pool_write
 from scheduling.repacking.repackings import repacking_plan
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
@@ -80,6 +81,7 @@ TEMPLATE = "api/v1/cells/{cell}/templates/{tenant}/{name}/"
 CRON = "api/v1/cells/{cell}/cron-jobs/{tenant}/{name}/"
 WORKFLOW = "api/v1/cells/{cell}/workflows/{tenant}/{name}/"
 SERVICE = "api/v1/cells/{cell}/services/{tenant}/{service}/"
+POOL = "api/v1/cells/{cell}/pools/{pool}"
 WINDOW = "api/v1/cells/{cell}/maintenance/{window}"
 REPACKING = "api/v1/cells/{cell}/repackings/{repacking}"
 PACKAGE = "api/v1/cells/{cell}/packages/{tenant}/{name}/{reference}/"
@@ -311,6 +313,13 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:drain", ("sre",), body={"reason": "x"}),
     Door("post", "api/v1/cells/{cell}/machines:drain", ("sre",), body={"rack": "r1", "reason": "x"}),
     Door("get", "api/v1/cells/{cell}/drains/", ALL),
+    Door("post", "api/v1/cells/{cell}/machines:attributes", ("sre",), body={"rack": "r1", "set": {"tier": "gold"}}),
+    Door("post", "api/v1/cells/{cell}/machines:pool", ("sre",), body={"rack": "r1", "pool": ""}),
+    Door("get", "api/v1/cells/{cell}/pools/", ALL),
+    Door("post", "api/v1/cells/{cell}/pools/", ("sre",), 201, body={"name": "fresh"}),
+    Door("get", POOL + "/", ("sre",)),
+    Door("patch", POOL + "/", ("sre",), body={"description": "x"}),
+    Door("delete", POOL + "/", ("sre",), 204),
     Door("get", "api/v1/cells/{cell}/maintenance/", ("sre",)),
     Door(
         "post",
@@ -476,6 +485,7 @@ class World:
     asked: int
     repacking: int
     window: int
+    pool: str
     quote: int
     order: int
     channel: int
@@ -503,6 +513,7 @@ class World:
             brake="stops",
             repacking=self.repacking,
             window=self.window,
+            pool=self.pool,
             revision=1,
             place="1.0",
             service="front",
@@ -617,6 +628,7 @@ def _world() -> World:
         capability=held.id,
         asked=asked.id,
         repacking=repacking_plan(principal=system("test"), cell=cell, machines=1, reason="x").pk,
+        pool=pool_write(principal=system("test"), cell=cell, name="gpu").name,
         window=window_write(
             principal=system("test"), cell=cell, machines=["m1"], reason="x", ends_at=clock.now() + dt.timedelta(days=1)
         ).pk,

@@ -36,6 +36,7 @@ from scheduling.models import (
     JoinToken,
     Machine,
     MaintenanceWindow,
+    Pool,
     Repacking,
     RepackingStep,
     Site,
@@ -57,6 +58,7 @@ CHANGED_BY_SERVICES = {
     "scheduling_site",
     "scheduling_cluster",
     "scheduling_maintenancewindow",
+    "scheduling_pool",
     "scheduling_repacking",
     "quota_market",
     "quota_budget",
@@ -263,6 +265,35 @@ def test_a_maintenance_window_is_written_changed_and_cancelled(sre, world) -> No
     assert "new disks and fans" in sre.get(listed("scheduling_maintenancewindow")).text
     act(sre, "scheduling_maintenancewindow", "cancel", row, reason="the disks are late")
     assert "the disks are late" in sre.get(page).text
+
+
+def test_a_pool_is_written_and_machines_get_attributes(sre, world) -> None:
+    given = {
+        "cell": world.cell.pk,
+        "name": "gpu",
+        "description": "",
+        "selector": "tier=gold",
+        "tenants": "",
+        "use": "may",
+    }
+    path, given = reverse("admin:scheduling_pool_add"), given | {"others": "stay", "dedicated": "on"}
+    assert "name at least one" in sre.post(path, given).text
+    sre.post(path, given | {"tenants": "ubar"})
+    row = Pool.objects.get()
+    assert (row.tenants, row.dedicated, row.changed_by) == (["ubar"], True, "sre")
+    machine = Machine.objects.get(hostname="m1")
+    act(sre, "scheduling_machine", "set_attributes", machine, values="tier=gold", removed="", reason="new disks")
+    assert Machine.objects.get(pk=machine.pk).attributes["pool"] == "gpu"
+    page = reverse("admin:scheduling_pool_change", args=[row.pk])
+    assert "1 machines, of which" in sre.get(page).text
+    sre.post(page, given | {"tenants": "ubar", "use": "prefer"})
+    row.refresh_from_db()
+    assert (row.use, "gpu" in sre.get(listed("scheduling_pool")).text) == ("prefer", True)
+    act(sre, "scheduling_machine", "set_attributes", machine, values="", removed="tier", reason="old disks")
+    act(sre, "scheduling_machine", "assign_pool", machine, pool="gpu", reason="spare")
+    assert "gpu" in sre.get(listed("scheduling_machine")).text
+    act(sre, "scheduling_pool", "delete_pools", row, reason="not needed")
+    assert "pool" not in Machine.objects.get(pk=machine.pk).attributes
 
 
 def test_a_brake_that_holds_is_reported_on_the_first_page_and_released(sre, world) -> None:

@@ -146,6 +146,13 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
         ),
         "detail",
     ),
+    "cell.pool": (
+        _by(
+            "deleted",
+            {True: gettext_lazy("machine pool %(pool)s was deleted")},
+            gettext_lazy("machine pool %(pool)s was written or changed"),
+        ),
+    ),
     "cell.maintenance": (gettext_lazy("maintenance window %(window)d is %(state)s"), "reason"),
     "machine.set": (gettext_lazy("machine %(hostname)s joined the cell, or its properties changed"),),
     "machine.state": (gettext_lazy("%(machine)s is %(state)s"), "reason"),

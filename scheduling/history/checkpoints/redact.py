@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scheduling.core.cell.machines import IMPLIED
-from scheduling.core.vocabulary.requirement import PROTOCOL, Requirement
+from scheduling.core.vocabulary.events import PoolSet
+from scheduling.core.vocabulary.requirement import POOL, PROTOCOL, Requirement
 from scheduling.history.checkpoints.file import Header, read, write
 from scheduling.history.checkpoints.tables import Tables
 
@@ -53,7 +54,7 @@ class _Names:
         return f"sha256:{self.hex(digest)}"
 
     def attribute(self, name: str) -> str:
-        return name if _is_public(name) or name in IMPLIED else self.of(name)
+        return name if _is_public(name) or name in (*IMPLIED, POOL) else self.of(name)
 
     def value(self, attribute: str, value: str) -> str:
         """Return the hash of an attribute's value. Numbers and the values of public attributes are returned unchanged,
@@ -74,6 +75,9 @@ def redact(header: Header, tables: Tables, *, key: bytes | None = None) -> tuple
     changed["jobs"] = _mapped(changed["jobs"], "port_names", lambda ports: [names.of(port) for port in ports])
     changed["machines"] = _mapped(changed["machines"], "address", lambda _: _NO_ADDRESS)
     changed["machines"] = _mapped(changed["machines"], "attributes", lambda text: _attributes(text, names))
+    if "pools" in changed:  # older checkpoints lack it
+        changed["pools"] = _mapped(changed["pools"], "pool", names.of)
+        changed["pools"] = _mapped(changed["pools"], "event", lambda text: _pool(text, names))
     changed["packages"] = _mapped(changed["packages"], "digest", names.digest)
     changed["requirements"] = _mapped(changed["requirements"], "requirement", lambda text: _requirement(text, names))
     header = msgspec.structs.replace(
@@ -89,6 +93,13 @@ def redact(header: Header, tables: Tables, *, key: bytes | None = None) -> tuple
 def _attributes(text: str, names: _Names) -> str:
     found = msgspec.json.decode(text, type=dict[str, str])
     changed = {names.attribute(name): names.value(name, value) for name, value in found.items()}
+    return msgspec.json.encode(changed).decode()
+
+
+def _pool(text: str, names: _Names) -> str:
+    pool = msgspec.json.decode(text, type=PoolSet)
+    tenants = tuple(names.of(one) for one in pool.tenants)
+    changed = msgspec.structs.replace(pool, pool=names.of(pool.pool), tenants=tenants, description="", selector="")
     return msgspec.json.encode(changed).decode()
 
 

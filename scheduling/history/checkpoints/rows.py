@@ -24,10 +24,10 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Requir
 from scheduling.history.checkpoints.file import Header
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.history.checkpoints.specs import SpecRequirements, specs_of
-from scheduling.history.checkpoints.tables import Tables, schema, state_of, windows_table
-from scheduling.journal.row_events import maintenance_event
+from scheduling.history.checkpoints.tables import Tables, pools_table, schema, state_of, windows_table
+from scheduling.journal.row_events import maintenance_event, pool_event
 from scheduling.journal.sql import execute, query
-from scheduling.models import MaintenanceWindow
+from scheduling.models import MaintenanceWindow, Pool
 
 if TYPE_CHECKING:
     import pyarrow
@@ -74,6 +74,7 @@ def read_here(cell_id: int) -> tuple[Header, Tables]:
     with collection_paused():
         header = header_of(cell_id)
         tables = {"machines": _machines(cell_id), "packages": _packages(cell_id), "windows": _windows(cell_id)}
+        tables["pools"] = pools_table(map(pool_event, Pool.objects.filter(cell_id=cell_id).order_by("name")))
         tables["jobs"] = _jobs(cell_id)
         ids = tables["jobs"]["job_id"].to_pylist()
         tables["specs"] = specs = specs_of(ids)

@@ -41,6 +41,7 @@ def tables_of(state: RecordedState) -> Tables:
             "machines": _machines(state),
             "packages": _packages(state),
             "windows": windows_table(event for _, event in sorted(state.calendar.windows.items())),
+            "pools": pools_table(event for _, event in sorted(state.pools.pools.items())),
             "jobs": _jobs(state),
             "requirements": requirements,
             "tasks": tasks,
@@ -89,6 +90,12 @@ def windows_table(windows: Iterable[events.MaintenanceSet]) -> pyarrow.Table:
     """Return the table of the maintenance windows that have not ended, given by number."""
     rows = [{"window": one.window, "event": msgspec.json.encode(one).decode()} for one in windows]
     return _table(rows, schema("windows"))
+
+
+def pools_table(pools: Iterable[events.PoolSet]) -> pyarrow.Table:
+    """Return the table of the machine pools, given by name."""
+    rows = [{"pool": one.pool, "event": msgspec.json.encode(one).decode()} for one in pools]
+    return _table(rows, schema("pools"))
 
 
 def _jobs(state: RecordedState) -> pyarrow.Table:
@@ -203,8 +210,8 @@ def _updates(state: RecordedState) -> pyarrow.Table:
 
 
 def _events(tables: Tables) -> Iterable[tuple[events.Event, float]]:
-    """Yield (event, time) for the machines, their packages, the maintenance windows, the jobs without their tasks, and
-    the updates.
+    """Yield (event, time) for the machines, their packages, the maintenance windows, the machine pools, the jobs
+    without their tasks, and the updates.
     """
     for row in tables["machines"].to_pylist():
         facts = _decoded(row, _JSON_OF_MACHINE)
@@ -215,6 +222,9 @@ def _events(tables: Tables) -> Iterable[tuple[events.Event, float]]:
     if "windows" in tables:  # older checkpoints lack it
         for text in tables["windows"]["event"].to_pylist():
             yield msgspec.json.decode(text, type=events.MaintenanceSet), 0.0
+    if "pools" in tables:  # older checkpoints lack it
+        for text in tables["pools"]["event"].to_pylist():
+            yield msgspec.json.decode(text, type=events.PoolSet), 0.0
     for row in tables["jobs"].to_pylist():
         facts, at = _decoded(row, _JSON_OF_JOB), row["submitted_at"]
         del facts["submitted_at"], facts["ended"]
@@ -340,6 +350,7 @@ def schema(section: str) -> pyarrow.Schema:
             },
             "packages": {"digest": text, "machines": pa.list_(number)},
             "windows": {"window": number, "event": text},
+            "pools": {"pool": text, "event": text},
             "jobs": {
                 "job_id": number,
                 "uid": text,

@@ -19,12 +19,13 @@ import numpy as np
 from quota.vocabulary.bands import Band, band_of
 from quota.vocabulary.resources import SIZE
 from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES
+from scheduling.core.vocabulary.events import PoolSet
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Requirement
 from scheduling.history.checkpoints.tables import Tables
 from scheduling.history.studies.specs import StoredSpec, Version
 from scheduling.journal import copy_rows
 from scheduling.journal.copy_rows import NULL, column
-from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Task, Update
+from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Pool, Task, Update
 
 # A checkpoint does not contain why an incarnation has to stop.
 UNKNOWN_CAUSE = "unknown"
@@ -54,6 +55,7 @@ def rows_write(
     """
     axis = SIZE + len(cell.extra_resources)
     copy_rows.values(Machine, _MACHINE, _machines(cell, tables))
+    copy_rows.rows(Pool, list(_pools(cell, tables, actor=actor)))
     copy_rows.rows(Job, list(_jobs(cell, tables, bands=bands, axis=axis, actor=actor, now=now)))
     copy_rows.values(
         JobSpec,
@@ -94,6 +96,24 @@ def _machines(cell: Cell, tables: Tables) -> Iterator[tuple[Any, ...]]:
         times = (cell.created_at, cell.created_at)
         identity = row["machine_id"]
         yield identity, cell.id, *facts, attributes, sorted(held[identity]), _NONE, 0, "", "", "", "", *times
+
+
+def _pools(cell: Cell, tables: Tables, *, actor: str) -> Iterator[Pool]:
+    """Yield the rows of machine pools. Older checkpoints have none."""
+    for text in tables["pools"]["event"].to_pylist() if "pools" in tables else ():
+        event = msgspec.json.decode(text, type=PoolSet)
+        yield Pool(
+            cell=cell,
+            name=event.pool,
+            description=event.description,
+            selector=event.selector,
+            tenants=list(event.tenants),
+            dedicated=event.dedicated,
+            use=event.use,
+            others=event.others,
+            changed_by=actor,
+            changed_at=cell.created_at,
+        )
 
 
 def _jobs(

@@ -36,6 +36,8 @@ from scheduling.machines.machines import DOWN, machines_return, publish_capacity
 from scheduling.master import metrics
 from scheduling.models import Cell, Machine, Task
 from scheduling.models.machines import REMOVED
+from scheduling.pools.membership import Membership
+from scheduling.pools.rules import reported
 from scheduling.tasks import counters, departures, reported_states, transitions
 
 log = structlog.get_logger(__name__)
@@ -134,11 +136,12 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
     refused: dict[int, int | Refusal] = {}
     changed = []
     cell = Cell.objects.only("extra_resources").get(pk=cell_id)
+    membership = Membership(cell_id)
     for machine in Machine.objects.filter(pk__in=hellos).order_by("id"):
+        before = machine.hidden_attributes
         try:
-            differs = set_facts(
-                machine, _facts(machine, hellos[machine.id], cell.extra_resources), extra=cell.extra_resources
-            )
+            differs = _set_facts(machine, hellos[machine.id], membership, cell.extra_resources)
+            differs |= before != machine.hidden_attributes
         except Rejected as error:
             path = next(iter(error.fields), "")
             refused[machine.id] = Refusal(error.code, path, error.detail, retry=False)
@@ -165,15 +168,25 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
     return refused | dict(rows)
 
 
-def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
-    """Return the attributes of a machine after its hello, and its capacity if the hello reports one.
+def _set_facts(machine: Machine, hello: Hello, membership: Membership, extra: Sequence[str]) -> bool:
+    """Set the facts in the hello of a machine, without saving them. Return whether facts for the scheduler changed."""
+    facts = _facts(machine, hello, extra)
+    facts["attributes"], hidden = membership.attributes_of(machine, facts["attributes"])
+    changed = set_facts(machine, facts, extra=extra)
+    machine.hidden_attributes = hidden
+    return changed
 
-    The hello does not change attributes that users set, or amounts of resources that the cell defines itself. If the
-    hello reports more of a resource than was accepted, the capacity keeps the accepted amount, and the attribute
-    `CLAIMED` contains the reported amount. `extra`: the names of the cell's own resources.
+
+def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
+    """Return the reported attributes of a machine after its hello, and its capacity if the hello reports one.
+
+    The hello does not remove attributes that earlier hellos reported. It does not change amounts of resources that the
+    cell defines itself. If the hello reports more of a resource than was accepted, the capacity keeps the accepted
+    amount, and the attribute `CLAIMED` contains the reported amount. `extra`: the names of the cell's own resources.
     """
     speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
-    attributes = {**machine.attributes, **hello.attributes, **speaks}
+    earlier = reported(machine.attributes, machine.set_attributes, machine.hidden_attributes)
+    attributes = {**earlier, **hello.attributes, **speaks}
     facts: dict[str, Any] = {"attributes": attributes}
     if CLAIMED in hello.attributes:
         attributes.pop(CLAIMED)
@@ -195,11 +208,12 @@ def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, An
 def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello]) -> None:
     with journal.write(cell_id, ME) as entry:
         machines = Machine.objects.select_for_update().filter(pk__in=hellos, cell_id=cell_id).order_by("id")
-        sizes_changed = False
+        membership, sizes_changed = Membership(cell_id), False
         changed = []
         for machine in machines:
             before = list(machine.capacity)
-            if set_facts(machine, _facts(machine, hellos[machine.id], extra), extra=extra):
+            hidden = machine.hidden_attributes
+            if _set_facts(machine, hellos[machine.id], membership, extra) or hidden != machine.hidden_attributes:
                 if not machine.granted and any(map(operator.lt, machine.capacity, before)):
                     machine.granted = before
                 changed.append(machine)
@@ -218,14 +232,16 @@ def _store_facts(machines: Sequence[Machine]) -> None:
     # An array of SQL arrays cannot have rows of different lengths, so each vector is passed as the text of an array.
     execute(
         "UPDATE scheduling_machine AS m SET attributes = f.attributes::jsonb, capacity = f.capacity::bigint[],"
-        " granted = f.granted::bigint[]"
-        " FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[]) AS f(id, attributes, capacity, granted)"
+        " granted = f.granted::bigint[], hidden_attributes = f.hidden::jsonb"
+        " FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[])"
+        " AS f(id, attributes, capacity, granted, hidden)"
         " WHERE m.id = f.id",
         [
             [machine.id for machine in machines],
             [msgspec.json.encode(machine.attributes).decode() for machine in machines],
             [_array(machine.capacity) for machine in machines],
             [_array(machine.granted) for machine in machines],
+            [msgspec.json.encode(machine.hidden_attributes).decode() for machine in machines],
         ],
     )
 

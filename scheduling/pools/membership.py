@@ -1,0 +1,50 @@
+"""Applies the rules of pools and of attributes that SREs set to rows of machines.
+
+Each write of a machine's attributes goes through `Membership`: an SRE sets one, a person moves a machine, a pool
+changes its selector, a machine joins, or its Borglet connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from scheduling.journal.journal import JournalEntry
+from scheduling.journal.row_events import machine_set_event
+from scheduling.models import Machine, Pool
+from scheduling.pools import rules
+from scheduling.pools.rules import PoolSelector
+
+COLUMNS = ("attributes", "set_attributes", "hidden_attributes", "assigned_pool")
+
+
+class Membership:
+    """Decides to which pool each machine of a cell belongs. Makes one query."""
+
+    def __init__(self, cell_id: int) -> None:
+        rows = Pool.objects.filter(cell_id=cell_id).exclude(selector="").order_by("name")
+        self._selectors = [PoolSelector.parse(*row) for row in rows.values_list("name", "selector")]
+
+    def attributes_of(
+        self, machine: Machine, found: Mapping[str, str] | None = None
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the attributes of a machine, and the reported values that they hide. `found`: what its Borglet
+        reports; None: what it reported last. Does not change the machine.
+        """
+        own = machine.set_attributes
+        if found is None:
+            found = rules.reported(machine.attributes, own, machine.hidden_attributes)
+        plain, _ = rules.merged(found, own, "")
+        facts = {name: getattr(machine, name) for name in rules.FACTS if getattr(machine, name)}
+        return rules.merged(found, own, rules.pool_for(machine.assigned_pool, self._selectors, {**facts, **plain}))
+
+    def apply(self, machine: Machine, found: Mapping[str, str] | None = None) -> bool:
+        """Set the attributes of a machine without saving it. Return whether they changed. `found`: as above."""
+        before = machine.attributes
+        machine.attributes, machine.hidden_attributes = self.attributes_of(machine, found)
+        return bool(before != machine.attributes)
+
+
+def machines_store(entry: JournalEntry, machines: Sequence[Machine]) -> None:
+    """Write changed attributes of machines, and append an event for each of them. The rows must be locked."""
+    Machine.objects.bulk_update(machines, COLUMNS, batch_size=500)
+    entry.extend(machine_set_event(machine) for machine in machines)
