@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.row_events import machine_set_event
+from scheduling.journal.sql import execute
 from scheduling.models import Machine, Pool
 from scheduling.pools import rules
 from scheduling.pools.rules import PoolSelector
 
-COLUMNS = ("attributes", "set_attributes", "hidden_attributes", "assigned_pool")
+_DOCUMENTS = ("attributes", "set_attributes", "hidden_attributes")
+_STORE = """
+    UPDATE scheduling_machine AS m SET attributes = f.attributes::jsonb, set_attributes = f.own::jsonb,
+        hidden_attributes = f.hidden::jsonb, assigned_pool = f.pool
+    FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[]) AS f(id, attributes, own, hidden, pool)
+    WHERE m.id = f.id"""
 
 
 class Membership:
@@ -45,6 +53,9 @@ class Membership:
 
 
 def machines_store(entry: JournalEntry, machines: Sequence[Machine]) -> None:
-    """Write changed attributes of machines, and append an event for each of them. The rows must be locked."""
-    Machine.objects.bulk_update(machines, COLUMNS, batch_size=500)
+    """Write changed attributes of machines with one statement, and append an event for each of them. The rows must be
+    locked.
+    """
+    documents = [[msgspec.json.encode(getattr(one, column)).decode() for one in machines] for column in _DOCUMENTS]
+    execute(_STORE, [[one.pk for one in machines], *documents, [one.assigned_pool for one in machines]])
     entry.extend(machine_set_event(machine) for machine in machines)

@@ -84,7 +84,8 @@ def pool_change(*, principal: Principal, cell: Cell, name: str, confirm: int | N
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     with transaction.atomic():
-        row = _named(cell, name, Pool.objects.select_for_update())
+        Cell.objects.select_for_update(no_key=True).only("id").get(pk=cell.pk)  # so that the values do not change
+        row = _named(cell, name)
         if "tenants" in changed:
             changed["tenants"] = sorted(set(changed["tenants"]))
         if "selector" in changed:
@@ -104,7 +105,7 @@ def pool_delete(*, principal: Principal, cell: Cell, name: str) -> None:
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     with transaction.atomic():
         with journal.write(cell.pk, principal) as entry:
-            row = _named(cell, name, Pool.objects.all())
+            row = _named(cell, name)
             row.delete()
             entry.append(pool_event(row, deleted=True))
         _members_store(principal, cell)
@@ -150,8 +151,8 @@ def _lock_and_store(entry: JournalEntry, machines: list[Machine]) -> None:
     machines_store(entry, machines)
 
 
-def _named(cell: Cell, name: str, rows: Any) -> Pool:
-    row: Pool | None = rows.filter(cell=cell, name=name).first()
+def _named(cell: Cell, name: str) -> Pool:
+    row = Pool.objects.filter(cell=cell, name=name).first()
     if row is None:
         known = list(Pool.objects.filter(cell=cell).order_by("name").values_list("name", flat=True)[:10])
         raise NotFound("machine pool", name, known=known)

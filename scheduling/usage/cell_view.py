@@ -107,8 +107,10 @@ class ViewPublisher:
             time.time(),
             state.axis,
             machines.up[slots].tobytes(),
-            *(array[slots].tobytes() for array in (machines.capacity, machines.reserved, machines.prod_limit)),
-            pools=tuple(state.pools.pools[name] for name in sorted(state.pools.pools)),
+            machines.capacity[slots].tobytes(),
+            machines.reserved[slots].tobytes(),
+            machines.prod_limit[slots].tobytes(),
+            tuple(state.pools.pools[name] for name in sorted(state.pools.pools)),
         )
         fields[_HELD] = msgspec.msgpack.encode(held)
         if wakeups.send("view", lambda client: _store(client, _key(self._cell_id), fields)):
