@@ -227,7 +227,7 @@ def test_rest_writes_pools_and_attributes(cell, machine, tenant) -> None:
     changed = sre.patch(base + "pools/gpu/", {"use": "must"}, content_type="application/json").json()
     assert (changed["use"], changed["preview"]["outside"]) == ("must", 0)
     assert post("machines:pool", {"machines": ["m1"], "pool": "gpu"}).json()["changed"] == ["m1"]
-    assert post("machines:pool", {"machines": ["m1"], "rack": "r1", "pool": ""}).status_code == 400
+    assert post("machines:pool", {"machines": ["m1"], "rack": "r1", "pool": ""}).status_code == 422
     assert sre.delete(base + "pools/gpu/").status_code == 204
     assert sre.get(base + "pools/gpu/").status_code == 404
 
