@@ -12,6 +12,7 @@ from borglet.messages import Hello
 from portal.cli import jobfile
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import Constraint, Relation
 from scheduling.history.checkpoints.redact import redact
 from scheduling.history.checkpoints.rows import header_of, load_recorded, read_cell
@@ -19,6 +20,7 @@ from scheduling.history.checkpoints.tables import state_of, tables_of
 from scheduling.journal import journal
 from scheduling.link.shard import writer
 from scheduling.machines import evacuation, machines
+from scheduling.master.commit import commit
 from scheduling.master.loop import Master
 from scheduling.master.snapshot import load_state
 from scheduling.models import Machine, Pool, Task
@@ -140,6 +142,18 @@ def test_the_scheduler_follows_a_dedicated_pool_at_once(cell, machine, tenant, a
     pool_change(principal=rows.ME, cell=cell, name="gpu", tenants=["others", "ubar"])
     master.run(0.0)
     assert Task.objects.get(job=job).state == "running"
+
+
+def test_a_plan_that_is_older_than_a_change_of_a_pool_is_not_committed(cell, machine, tenant, ann) -> None:
+    rows.a_tenant("others")
+    written(cell, selector="rack=r1", tenants=["others"])
+    job = world.submit(ann, cell, world.a_file(tasks=1))
+    old = Plan(revision=journal.newest(cell.id), assignments=(Assignment(job.id, 0, machine.id, ports=(20000,)),))
+    pool_change(principal=rows.ME, cell=cell, name="gpu", dedicated=True)
+    assert commit(cell.id, old, principal=rows.ME).refused == list(old.assignments)
+    pool_change(principal=rows.ME, cell=cell, name="gpu", dedicated=False)
+    new = Plan(revision=journal.newest(cell.id), assignments=old.assignments)
+    assert commit(cell.id, new, principal=rows.ME).applied == list(new.assignments)
 
 
 def test_tasks_of_other_tenants_are_shown_and_leave_within_budgets(cell, machine, tenant, ann) -> None:
