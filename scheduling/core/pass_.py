@@ -287,6 +287,8 @@ def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> list[tuple[
     result: list[tuple[int, ...]] = [()] * len(where)
     for i in (named >= 0).nonzero()[0].tolist():
         total = sum(size for _, size in sorting.requirements[sorting.of_task[where[i]]].packages)
+        if not total:  # the row is about a pool that the task prefers
+            continue
         share = groups.present[named[i], tables.placed.machine[where[i]]]
         result[i] = (round(float(share) * total), total)
     return result

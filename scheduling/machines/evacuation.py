@@ -1,8 +1,7 @@
 """The eviction of tasks from machines that are down or draining, at a limited rate (§4).
 
     master, each second ─► tasks_leave ─┬─ machine down:     evict its tasks, as fast as the limit `lost` allows
-                                        ├─ machine draining: evict its tasks, within the budget of each job
-                                        └─ dedicated pool:   evict tasks of other tenants, also within the budgets
+                                        └─ machine draining: evict its tasks, within the budget of each job
 
 The rate is limited, because a network partition looks like many dead machines. The journal event of each eviction has
 a cause: the event with which the machine became down or draining.
@@ -19,39 +18,31 @@ from django.db.models.functions import Now
 from quota.vocabulary.permissions import system
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.brakes import stored_brakes
-from scheduling.core.vocabulary.requirement import POOL
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.core.vocabulary.task_events import Cause, Eviction
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.machines.leaving_tasks import leaves
-from scheduling.machines.machines import DOWN, DRAINING, UP
+from scheduling.machines.machines import DOWN, DRAINING
 from scheduling.models import Drain, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
-from scheduling.pools.foreign_tasks import foreign, pools_to_clear
 from scheduling.tasks import counters, transitions
 from scheduling.tasks.disruption_budgets import Budgets, inside_allocs
 
-_MACHINE = ("machine__hostname", "machine__reason", "machine__attributes")
-_READ = ("id", "incarnation", "up", "job_id", *_MACHINE, "job__priority", "job__kind")
-
 
 def tasks_leave(cell_id: int, settings: CellSettings, *, seconds: float, late: int = 0) -> int:
-    """Evict tasks from machines that are down or draining, and from pools for other tenants. Return the number of
-    evicted tasks.
+    """Evict tasks from machines that are down or draining. Return the number of evicted tasks.
 
     The brake `lost` limits how many tasks are evicted from machines that are down. The cell's drain rate times
-    `seconds` limits how many tasks are evicted from draining machines and from pools. `late`: the number of
-    machines whose report is overdue and that are not down yet.
+    `seconds` limits how many tasks are evicted from draining machines. `late`: the number of machines whose report is
+    overdue and that are not down yet.
     """
     allowance = stored_brakes.lost_allowance(cell_id, settings, late=late)
     drain = max(1, int(settings.drain_per_s * seconds)) if settings.drain_per_s else 0
     with transaction.atomic():
         lost = tasks_evict_from(cell_id, limit=allowance)
         stored_brakes.lost_spend(cell_id, settings, lost)
-    drained = tasks_drain(cell_id, limit=drain, patience_s=settings.drain_patience_s)
-    moved = tasks_leave_pools(cell_id, limit=drain - drained, patience_s=settings.drain_patience_s)
-    return lost + drained + moved
+    return lost + tasks_drain(cell_id, limit=drain, patience_s=settings.drain_patience_s)
 
 
 def tasks_evict_from(cell_id: int, limit: int) -> int:
@@ -72,36 +63,15 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
     (`Drain.only`), the others stay. An alloc is evicted together with the tasks inside it, when the budgets of their
     jobs allow this (§2.4). After the deadline of a drain with `break_budgets`, no budget applies.
     """
-    overdue = (
+    here = _on_machines(cell_id, DRAINING).filter(leaves())
+    jobs = jobs_concerned(here)
+    if not jobs:
+        return 0
+    overdue = set(
         Drain.objects.filter(machine__cell_id=cell_id, break_budgets=True, deadline__lte=Now())
         .order_by()
         .values_list("machine_id", flat=True)
     )
-    here = _on_machines(cell_id, DRAINING).filter(leaves())
-    return _within_budgets(cell_id, here, overdue, EvictionCause.MACHINE_SHUTDOWN, limit=limit, patience_s=patience_s)
-
-
-def tasks_leave_pools(cell_id: int, limit: int, *, patience_s: float) -> int:
-    """Evict at most `limit` tasks of other tenants from machines of dedicated pools that they have to leave, within the
-    disruption budgets of their jobs, as in a drain. The machines go on receiving tasks of the pool's tenants.
-    """
-    pools = pools_to_clear(cell_id)
-    if not pools or limit <= 0:
-        return 0
-    here = _tasks(Q(foreign(pools), machine__cell_id=cell_id, machine__state=UP))
-    return _within_budgets(cell_id, here, (), EvictionCause.OTHER, limit=limit, patience_s=patience_s)
-
-
-def _within_budgets(
-    cell_id: int, here: QuerySet[Task], breaking: Iterable[int], cause: EvictionCause, *, limit: int, patience_s: float
-) -> int:
-    """Evict at most `limit` of the tasks in `here`, within the disruption budgets of their jobs. `breaking`: the ids of
-    the machines on which no budget applies.
-    """
-    jobs = jobs_concerned(here)
-    if not jobs:
-        return 0
-    overdue = set(breaking)
     budgets = Budgets(jobs, patience_s)
     # Tasks of jobs without budget left are not read, so that they do not take the places of other tasks in the chunk.
     may = Q(up=False) | Q(job_id__in=budgets.open()) | Q(machine_id__in=overdue)
@@ -113,7 +83,7 @@ def _within_budgets(
         again = here.filter(pk__in=[task.id for task in leaving])
         return _allowed(list(again), Budgets(jobs_concerned(again), patience_s), overdue)
 
-    return _evict(cell_id, leaving, cause, still)
+    return _evict(cell_id, leaving, EvictionCause.MACHINE_SHUTDOWN, still)
 
 
 def _allowed(tasks: Sequence[Task], budgets: Budgets, overdue: Collection[int]) -> list[Task]:
@@ -148,14 +118,10 @@ def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
     """Return the running tasks on machines in the state `state`, highest priority first. Allocs are included. Tasks
     inside allocs are left out.
     """
-    return _tasks(Q(machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING))
-
-
-def _tasks(condition: Q) -> QuerySet[Task]:
     return (
-        Task.objects.filter(condition, alloc__isnull=True)
+        Task.objects.filter(machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True)
         .select_related("machine", "job")
-        .only(*_READ)
+        .only("id", "incarnation", "up", "job_id", "machine__hostname", "machine__reason", "job__priority", "job__kind")
         .order_by("-job__priority", "id")
     )
 
@@ -168,8 +134,7 @@ def _evict(
         return 0
     with journal.write(cell_id, system("machines")) as entry:
         leaving = leaving if still is None else still()
-        on = set() if cause is EvictionCause.OTHER else {task.machine_id for task in leaving}
-        because = _latest_states(cell_id, on)  # type: ignore[arg-type]
+        because = _latest_states(cell_id, {task.machine_id for task in leaving})  # type: ignore[misc]
         evicted = transitions.tasks_evict(
             entry,
             [
@@ -187,8 +152,6 @@ def _evict(
 
 
 def _format_eviction(machine: Machine, cause: EvictionCause) -> str:
-    if cause is EvictionCause.OTHER:
-        return f"machine {machine.hostname} is in pool {machine.attributes.get(POOL, '')}, for other tenants only"
     what = "is down" if cause is EvictionCause.MACHINE_FAILURE else "is being drained"
     return f"machine {machine.hostname} {what}" + (f": {machine.reason}" if machine.reason else "")
 

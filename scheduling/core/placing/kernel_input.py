@@ -10,6 +10,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.core.cell.pools import PoolRule
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING, TaskTable
 from scheduling.core.kernels.counts import count_all
@@ -41,7 +42,7 @@ from scheduling.core.vocabulary.kernel_arrays import (
     TaskCounts,
 )
 from scheduling.core.vocabulary.policy import Policy
-from scheduling.core.vocabulary.requirement import Constraint
+from scheduling.core.vocabulary.requirement import Constraint, Requirement
 
 # Constraints, and how many maintenance windows count like a further one.
 Demand = tuple[tuple[Constraint, ...], int]
@@ -309,9 +310,9 @@ def _groups(
     demanded = list(zip(demands, closed, strict=True))
     wished = [(wish, far if far > near else 0) for wish, far, near in zip(wishes, avoided, closed, strict=True)]
     hard, soft = _rows(demanded), _rows([one for one in wished if any(one)])
-    packages = [requirement.packages for requirement in sorting.requirements]
-    named = {distinct: row for row, distinct in enumerate(dict.fromkeys(filter(None, packages)))}
-    present = [memory.present(distinct) for distinct in named]
+    offered = [(requirement.packages, _preferred(requirement)) for requirement in sorting.requirements]
+    named = {distinct: row for row, distinct in enumerate(dict.fromkeys(filter(any, offered)))}
+    present = [memory.offered(*distinct) for distinct in named]
     near_from, near_to = _spans([there for _, there in present])
     crashed = [sorting.avoid.get(g, ()) for g in range(number)]
     avoid_from, avoid_to = _spans(crashed)
@@ -339,7 +340,7 @@ def _groups(
         liking=np.array([_liking(memory, sorting, *w) for w in soft], dtype=np.float64).reshape(len(soft), machines),
         start=start,
         cores=sorting.cores,
-        packages=np.array([named.get(own, -1) for own in packages], dtype=np.int32),
+        packages=np.array([named.get(own, -1) for own in offered], dtype=np.int32),
         present=np.array([share for share, _ in present], dtype=np.float64).reshape(len(named), machines),
         near_from=near_from,
         near_to=near_to,
@@ -348,6 +349,11 @@ def _groups(
         typical=typical,
         popularity=popularity,
     )
+
+
+def _preferred(requirement: Requirement) -> tuple[Constraint, ...]:
+    """Return the rules of the pools that tasks with the requirement prefer."""
+    return tuple(one for one in requirement.constraints if isinstance(one, PoolRule) and not one.hard)
 
 
 def _windows(sorting: GroupedQueue) -> tuple[list[int], list[int]]:

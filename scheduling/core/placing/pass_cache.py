@@ -49,6 +49,9 @@ MOST_MASKS = 256
 COUNTED = 1024
 # Number of machines with most of a class' packages that are tried before the walk finds others.
 MOST_NEAR = 512
+# The share of installed packages that a machine of a preferred pool counts with at least, so that it is offered.
+_OFFERED = 1e-9
+_NO_MACHINES: Ints = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True, eq=False)
@@ -192,6 +195,17 @@ class PassCache:
             near = near[np.argsort(-installed[near], kind="stable")[:MOST_NEAR]]
             known = self._present[packages] = share, near.astype(np.int64)
         return known
+
+    def offered(self, packages: Packages, pools: tuple[Constraint, ...]) -> tuple[Floats, Ints]:
+        """Return the same as `present`, with the machines of preferred pools before all others. The search offers such
+        machines to a task wherever they are in its walk, because a pool may have few of the machines of a cell.
+        `pools`: the rules of these pools.
+        """
+        share, near = self.present(packages) if packages else (np.zeros(len(self.machines.slot)), _NO_MACHINES)
+        if not pools:
+            return share, near
+        mask = np.logical_or.reduce([self._mask(rule) for rule in pools])
+        return np.where(mask, np.maximum(share, _OFFERED), share), np.concatenate((np.flatnonzero(mask), near))
 
     def _mask(self, constraint: Constraint) -> Bools:
         assert self._state is not None

@@ -77,6 +77,20 @@ def test_a_tenant_that_prefers_a_pool_uses_other_machines_when_it_is_full() -> N
     assert on(one, one.plan(), "more") == ["m2"]
 
 
+def test_machines_of_a_preferred_pool_are_offered_wherever_they_are_in_a_large_cell() -> None:
+    one = World()
+    for number in range(300):
+        one.machine(f"m{number}", **({"pool": "gpu"} if number in (50, 150, 250) else {}))
+    pool(one, use="prefer", dedicated=False).job("web", tenant=1, cpu=4000, tasks=7).job("others", tenant=2, cpu=100)
+    for seed in range(3):
+        found = on(one, one.plan(seed=seed), "web")
+        assert [found.count(name) for name in ("m50", "m150", "m250")] == [2, 2, 2], "the seventh finds no place there"
+    one = World().machine("m1", pool="gpu").machine("m2").has("m2", "sha256:" + "a" * 64)
+    pool(one, use="prefer", dedicated=False)
+    one.job("web", tenant=1, cpu=1000, packages=(("sha256:" + "a" * 64, 100),))
+    assert on(one, one.plan(), "web") == ["m1"], "also if another machine has the package"
+
+
 def test_a_pool_that_is_not_dedicated_takes_all_tasks() -> None:
     one = pool(two(), dedicated=False).job("others", tenant=2, cpu=8000, tasks=2)
     assert on(one, one.plan(), "others") == ["m1", "m2"]
