@@ -17,9 +17,7 @@ pool = Commands(help="Machine pools: write, change, list, show and delete them, 
 
 Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.")]
 Description = Annotated[str | None, typer.Option(help="Description, shown to other people.")]
-Members = Annotated[
-    str | None, typer.Option("--members", metavar="SELECTOR", help="Machines whose attributes match belong to it.")
-]
+Members = Annotated[str | None, typer.Option("--members", metavar="SELECTOR", help="Machines that match belong to it.")]
 Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="A tenant of the pool. Give it once per tenant.")]
 Dedicated = Annotated[
     bool | None, typer.Option("--dedicated/--shared", help="Whether only tasks of these tenants run there.")
@@ -30,6 +28,7 @@ Others = Annotated[
 ]
 Machines = Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names of the machines.")]
 Rack = Annotated[str | None, typer.Option(help="All machines of this rack.")]
+Reason = Annotated[str, typer.Option(help="Reason, recorded in the journal.")]
 PowerDomain = Annotated[str | None, typer.Option(help="All machines of this power domain.")]
 _SHOWN = 10
 
@@ -119,6 +118,7 @@ def pool_assign(
     rack: Rack = None,
     power_domain: PowerDomain = None,
     selector: MachineSelector = None,
+    reason: Reason = "",
     confirm: Confirm = None,
     cell: CellOption = None,
     yes: Yes = False,
@@ -126,7 +126,7 @@ def pool_assign(
 ) -> None:
     """Put machines into a pool, whatever its selector says."""
     chosen = _chosen(session, cell, hostnames, rack, power_domain, selector, "Assign", sure=yes or dry_run)
-    body = {**chosen, "pool": name, "confirm": confirm}
+    body = {**chosen, "pool": name, "reason": reason, "confirm": confirm}
     return _changed(session, cell, "pool", body, dry_run)
 
 
@@ -137,13 +137,15 @@ def pool_release(
     rack: Rack = None,
     power_domain: PowerDomain = None,
     selector: MachineSelector = None,
+    reason: Reason = "",
+    confirm: Confirm = None,
     cell: CellOption = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Take back the assignment of machines to a pool. The selectors of pools decide about them again."""
     chosen = _chosen(session, cell, hostnames, rack, power_domain, selector, "Release", sure=yes or dry_run)
-    return _changed(session, cell, "pool", {**chosen, "pool": ""}, dry_run)
+    return _changed(session, cell, "pool", {**chosen, "pool": "", "reason": reason, "confirm": confirm}, dry_run)
 
 
 @machine.command("attributes")
@@ -159,6 +161,7 @@ def machine_attributes(
     rack: Rack = None,
     power_domain: PowerDomain = None,
     selector: MachineSelector = None,
+    reason: Reason = "",
     confirm: Confirm = None,
     cell: CellOption = None,
     yes: Yes = False,
@@ -174,7 +177,7 @@ def machine_attributes(
             raise bad_usage(f"--set {text!r} has no '='; write it as NAME=VALUE", set="has no '='")
         given[key] = value
     chosen = _chosen(session, cell, hostnames, rack, power_domain, selector, "Change", sure=yes or dry_run)
-    body = {**chosen, "set": given, "unset": removed or [], "confirm": confirm}
+    body = {**chosen, "set": given, "unset": removed or [], "reason": reason, "confirm": confirm}
     return _changed(session, cell, "attributes", body, dry_run)
 
 

@@ -27,7 +27,7 @@ class PoolSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(source="pool.name")
     description = serializers.CharField(source="pool.description")
     selector = serializers.CharField(
-        source="pool.selector", help_text="Machines whose attributes match belong to the pool."
+        source="pool.selector", help_text="Machines that match belong to the pool, beside those assigned to it."
     )
     tenants = serializers.ListField(
         child=serializers.CharField(), help_text="The tenants of the pool. Tenants see only their own names."
@@ -78,7 +78,8 @@ class PoolChangeSerializer(serializers.Serializer[Any]):
         max_length=2000,
         required=False,
         allow_blank=True,
-        help_text="Label selector over attributes of machines, as in their list. Matching machines belong to the pool.",
+        help_text="Label selector over attributes that SREs have set, and `hostname`, `platform`, `rack` and"
+        " `power_domain`. Machines that match belong to the pool.",
     )
     tenants = serializers.ListField(
         child=serializers.CharField(max_length=63), required=False, max_length=MOST_TENANTS, help_text="Tenants' names."

@@ -12,9 +12,10 @@ from scheduling.core.vocabulary.requirement import Group
 from scheduling.models import Job, Machine, MaintenanceWindow, Pool, Update
 
 
-def machine_set_event(machine: Machine) -> events.MachineSet:
+def machine_set_event(machine: Machine, *, reason: str = "") -> events.MachineSet:
     """Return the event with all facts of a machine. The capacity in the event does not include what kept allocs use:
-    allocs that have ended, but whose files are still on the machine.
+    allocs that have ended, but whose files are still on the machine. `reason`: why a person changed
+    the facts.
     """
     kept = [*machine.kept, *[0] * (len(machine.capacity) - len(machine.kept))]
     return events.MachineSet(
@@ -29,6 +30,7 @@ def machine_set_event(machine: Machine) -> events.MachineSet:
         port_low=machine.port_low,
         port_high=machine.port_high,
         state=machine.state,
+        reason=reason,
     )
 
 

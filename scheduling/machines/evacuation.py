@@ -24,7 +24,7 @@ from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.machines.leaving_tasks import leaves
 from scheduling.machines.machines import DOWN, DRAINING
-from scheduling.models import Drain, Machine, Task
+from scheduling.models import Drain, Task
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import counters, transitions
 from scheduling.tasks.disruption_budgets import Budgets, inside_allocs
@@ -63,15 +63,35 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
     (`Drain.only`), the others stay. An alloc is evicted together with the tasks inside it, when the budgets of their
     jobs allow this (§2.4). After the deadline of a drain with `break_budgets`, no budget applies.
     """
-    here = _on_machines(cell_id, DRAINING).filter(leaves())
+    breaking = Drain.objects.filter(machine__cell_id=cell_id, break_budgets=True, deadline__lte=Now()).order_by()
+    return evict_within_budgets(
+        cell_id,
+        lambda: _on_machines(cell_id, DRAINING).filter(leaves()),
+        EvictionCause.MACHINE_SHUTDOWN,
+        breaking=breaking.values_list("machine_id", flat=True),
+        limit=limit,
+        patience_s=patience_s,
+    )
+
+
+def evict_within_budgets(
+    cell_id: int,
+    find: Callable[[], QuerySet[Task]],
+    cause: EvictionCause,
+    *,
+    breaking: Iterable[int] = (),
+    limit: int,
+    patience_s: float,
+) -> int:
+    """Evict at most `limit` tasks within the disruption budgets of their jobs, and return their number. `find`: returns
+    the tasks that have to leave; it is called again under the cell's lock. `breaking`: the ids of machines on which no
+    budget applies.
+    """
+    here = find()
     jobs = jobs_concerned(here)
     if not jobs:
         return 0
-    overdue = set(
-        Drain.objects.filter(machine__cell_id=cell_id, break_budgets=True, deadline__lte=Now())
-        .order_by()
-        .values_list("machine_id", flat=True)
-    )
+    overdue = set(breaking)
     budgets = Budgets(jobs, patience_s)
     # Tasks of jobs without budget left are not read, so that they do not take the places of other tasks in the chunk.
     may = Q(up=False) | Q(job_id__in=budgets.open()) | Q(machine_id__in=overdue)
@@ -80,10 +100,10 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
     def still() -> list[Task]:
         # Meanwhile, tasks may have come up, and failures and other processes may have used up budgets. Under the cell's
         # lock, nothing of this changes.
-        again = here.filter(pk__in=[task.id for task in leaving])
+        again = find().filter(pk__in=[task.id for task in leaving])
         return _allowed(list(again), Budgets(jobs_concerned(again), patience_s), overdue)
 
-    return _evict(cell_id, leaving, EvictionCause.MACHINE_SHUTDOWN, still)
+    return _evict(cell_id, leaving, cause, still)
 
 
 def _allowed(tasks: Sequence[Task], budgets: Budgets, overdue: Collection[int]) -> list[Task]:
@@ -118,8 +138,15 @@ def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
     """Return the running tasks on machines in the state `state`, highest priority first. Allocs are included. Tasks
     inside allocs are left out.
     """
+    return readable(Task.objects.filter(machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING))
+
+
+def readable(tasks: QuerySet[Task]) -> QuerySet[Task]:
+    """Return the tasks without those inside allocs, with the columns that their eviction needs, highest priority
+    first.
+    """
     return (
-        Task.objects.filter(machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True)
+        tasks.filter(alloc__isnull=True)
         .select_related("machine", "job")
         .only("id", "incarnation", "up", "job_id", "machine__hostname", "machine__reason", "job__priority", "job__kind")
         .order_by("-job__priority", "id")
@@ -134,7 +161,9 @@ def _evict(
         return 0
     with journal.write(cell_id, system("machines")) as entry:
         leaving = leaving if still is None else still()
-        because = _latest_states(cell_id, {task.machine_id for task in leaving})  # type: ignore[misc]
+        # A pool is not a state of a machine.
+        on = set() if cause is EvictionCause.OTHER else {task.machine_id for task in leaving}
+        because = _latest_states(cell_id, on)  # type: ignore[arg-type]
         evicted = transitions.tasks_evict(
             entry,
             [
@@ -142,7 +171,7 @@ def _evict(
                     task.id,
                     task.incarnation,
                     cause.value,
-                    detail=_format_eviction(task.machine, cause),  # type: ignore[arg-type]
+                    detail=_format_eviction(task, cause),
                     caused_by=because.get(task.machine_id),  # type: ignore[arg-type]
                 )
                 for task in leaving
@@ -151,7 +180,12 @@ def _evict(
     return len(evicted)
 
 
-def _format_eviction(machine: Machine, cause: EvictionCause) -> str:
+def _format_eviction(task: Task, cause: EvictionCause) -> str:
+    machine = task.machine
+    assert machine is not None
+    if cause is EvictionCause.OTHER:
+        pool = task.pool  # type: ignore[attr-defined]
+        return f"machine {machine.hostname} is in the pool {pool}, which is dedicated to other tenants"
     what = "is down" if cause is EvictionCause.MACHINE_FAILURE else "is being drained"
     return f"machine {machine.hostname} {what}" + (f": {machine.reason}" if machine.reason else "")
 

@@ -58,11 +58,14 @@ class Facts:
 COLUMNS = tuple(field.name for field in dataclasses.fields(Facts) if field.name != "hostname")
 
 
-def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Facts | None, dict[str, str]]:
+def read_facts(
+    request: JoinRequest, *, extra: Sequence[str] = (), most: int = MAX_ATTRIBUTES
+) -> tuple[Facts | None, dict[str, str]]:
     """Return (facts, problems). `facts` is None if a field of `request` is wrong. `problems`: the name of each wrong
     field -> what is wrong.
 
-    If the capacity in the request has no `ports`, the machine has all ports of its range.
+    If the capacity in the request has no `ports`, the machine has all ports of its range. `most`: how many attributes
+    are allowed.
     """
     problems: dict[str, str] = {}
     if not _HOSTNAME.fullmatch(request.hostname):
@@ -77,7 +80,7 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
         problems["port_high"] = f"{request.port_high} is out of range; give {request.port_low} (port_low) to 65535"
     ports = max(0, request.port_high - request.port_low + 1)
     capacity = _capacity(request.capacity, ports, extra, problems)
-    _attributes(request.attributes, problems)
+    _attributes(request.attributes, problems, most)
     for name in ("platform", "rack", "power_domain"):
         value = getattr(request, name)
         if len(value) > 63 or "\x00" in value:
@@ -149,9 +152,9 @@ def _capacity(given: Mapping[str, int], ports: int, extra: Sequence[str], proble
     return tuple(vector)
 
 
-def _attributes(given: Mapping[str, str], problems: dict[str, str]) -> None:
-    if len(given) > MAX_ATTRIBUTES:
-        problems["attributes"] = f"{len(given)} attributes are too many; give at most {MAX_ATTRIBUTES}"
+def _attributes(given: Mapping[str, str], problems: dict[str, str], most: int) -> None:
+    if len(given) > most:
+        problems["attributes"] = f"{len(given)} attributes are too many; give at most {most}"
         return
     for name, value in given.items():
         if not 1 <= len(name) <= MAX_TEXT or len(value) > MAX_TEXT or "\x00" in name + value:

@@ -33,10 +33,11 @@ from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import query
 from scheduling.machines import credentials, last_contact
 from scheduling.machines.credentials import locked_machine, must_be_there
-from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts, wrong_facts
+from scheduling.machines.facts import CLAIMED, COLUMNS, MAX_ATTRIBUTES, Facts, read_facts, wrong_facts
 from scheduling.machines.leaving_tasks import leaves
 from scheduling.models import Cell, Departure, Drain, Machine, MaintenanceWindow, Task
 from scheduling.models.machines import REMOVED
+from scheduling.pools.rules import MOST_SET
 from scheduling.tasks import counters, departures, transitions
 
 UP, DRAINING, DOWN = MachineStatus.UP.value, MachineStatus.DRAINING.value, MachineStatus.DOWN.value
@@ -87,7 +88,8 @@ def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[s
     """
     before = Facts.of(machine)
     request = before.as_request(extra=extra, **changed)
-    after, problems = read_facts(request, extra=extra)
+    # Those that SREs have set, and the pool, come on top of the reported ones.
+    after, problems = read_facts(request, extra=extra, most=MAX_ATTRIBUTES + MOST_SET + 1)
     if after is None:
         raise wrong_facts(problems)
     if after.hostname != before.hostname:

@@ -49,6 +49,7 @@ from scheduling.jobs.dependencies.turn import dependencies_settle
 from scheduling.jobs.update_gates import update_gates_check
 from scheduling.journal import journal, wakeups
 from scheduling.machines.evacuation import tasks_leave
+from scheduling.machines.pool_clearing import PoolClearer
 from scheduling.machines.silent_machines import Silence
 from scheduling.maintenance.window_keeper import WindowKeeper
 from scheduling.master import lease, pass_log, schedulers, standbys
@@ -133,6 +134,7 @@ class Master:
     _view: ViewPublisher | None = None
     _repacker: Repacker | None = None
     _windows: WindowKeeper | None = None
+    _pools: PoolClearer | None = None
     _bookings: tuple[Booking, ...] | None = None  # of the last pass over this state; None: there was none
     _answerer: Answerer | None = None
 
@@ -455,6 +457,8 @@ class Master:
 
     def _evacuate(self) -> None:
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
+        self._pools = self._pools or PoolClearer(self.cell_id)
+        self._pools.turn(self._settings, seconds=HOUSEKEEPING_EVERY_S)
         self._windows = self._windows or WindowKeeper(self.cell_id)
         self._windows.turn(self._settings)
         stored_brakes.stops_settle(self.cell_id)

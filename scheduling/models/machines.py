@@ -91,7 +91,8 @@ class Machine(models.Model):
 class Pool(models.Model):
     """A machine pool of a cell (`scheduling.pools`). The attribute `pool` of a machine names the pool.
 
-    `selector`: machines whose attributes match belong to the pool, unless a person has put them into another pool.
+    `selector`: machines that match belong to the pool, unless a person has put them into another one. It reads
+    attributes that SREs have set, and facts.
     `tenants`: the names of its tenants. `dedicated`: only their tasks may run on its machines. `use`: whether their
     tasks `may`, `prefer` to, or `must` run there. `others`: whether running tasks of other tenants `stay` until they
     end, or `leave` within disruption budgets.

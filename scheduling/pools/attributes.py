@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.brakes import confirmation
-from scheduling.core.vocabulary import events
 from scheduling.journal import journal
 from scheduling.models import Cell, Machine, Pool
 from scheduling.models.machines import REMOVED
@@ -45,9 +44,7 @@ def attributes_set(
             what = f"{machine.hostname} would have {len(machine.set_attributes)} attributes that SREs set"
             raise invalid("set", f"{what}; {rules.MOST_SET} are allowed, so remove some first")
 
-    texts = [*(f"{name}={value}" for name, value in values.items()), *(f"without {name}" for name in removed)]
-    what = f"attributes {', '.join(texts)}: {reason}" if reason else ""
-    return _change(principal, cell, machines, change, what, confirm)
+    return _change(principal, cell, machines, change, reason, confirm)
 
 
 def machines_assign(
@@ -63,16 +60,16 @@ def machines_assign(
     machines that changed. `confirm`: as in `attributes_set`. Raises `NotFound` if the cell has no such pool. Locks: the
     cell's row, then the machines' in order of id.
     """
-    require(principal, Action.MACHINE_ADMIN, cell=cell.name)
-    names = list(Pool.objects.filter(cell=cell).order_by("name").values_list("name", flat=True))
-    if pool and pool not in names:
-        raise NotFound("machine pool", pool, known=names[:10])
+
+    def check() -> None:
+        names = list(Pool.objects.filter(cell=cell).order_by("name").values_list("name", flat=True))
+        if pool and pool not in names:
+            raise NotFound("machine pool", pool, known=names[:10])
 
     def change(machine: Machine) -> None:
         machine.assigned_pool = pool
 
-    what = f"pool {pool}: {reason}" if pool else f"no assigned pool: {reason}"
-    return _change(principal, cell, machines, change, what if reason else "", confirm)
+    return _change(principal, cell, machines, change, reason, confirm, check)
 
 
 def _change(
@@ -82,11 +79,15 @@ def _change(
     change: Callable[[Machine], None],
     reason: str,
     confirm: int | None,
+    check: Callable[[], None] = lambda: None,
 ) -> list[Machine]:
-    """Change each machine, and store those that differ afterwards. `reason`: for the journal; "" if none is given."""
+    """Change each machine, and store those that differ afterwards. `reason`: for the journal. `check`: runs first,
+    under the cell's lock.
+    """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     changed = []
     with journal.write(cell.pk, principal) as entry:
+        check()
         rows = Machine.objects.select_for_update().filter(cell=cell, pk__in=[one.pk for one in machines]).order_by("id")
         membership, before = Membership(cell.pk), tasks_leaving(cell)
         for row in rows:
@@ -100,12 +101,7 @@ def _change(
             if old != (row.attributes, row.set_attributes, row.assigned_pool):
                 changed.append(row)
         if changed:
-            machines_store(entry, changed)
-            if reason:
-                states = [
-                    events.MachineState(machine_id=row.id, state=row.state, reason=reason[:300]) for row in changed
-                ]
-                entry.extend(states)
+            machines_store(entry, changed, reason[:300])
             confirm_leaving(cell, before, confirm, f"change {len(changed)} machines")
     return changed
 

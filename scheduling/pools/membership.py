@@ -18,6 +18,7 @@ from scheduling.pools import rules
 from scheduling.pools.rules import PoolSelector
 
 _DOCUMENTS = ("attributes", "set_attributes", "hidden_attributes")
+COLUMNS = (*_DOCUMENTS, "assigned_pool")
 _STORE = """
     UPDATE scheduling_machine AS m SET attributes = f.attributes::jsonb, set_attributes = f.own::jsonb,
         hidden_attributes = f.hidden::jsonb, assigned_pool = f.pool
@@ -41,9 +42,9 @@ class Membership:
         own = machine.set_attributes
         if found is None:
             found = rules.reported(machine.attributes, own, machine.hidden_attributes)
-        plain, _ = rules.merged(found, own, "")
+        # Selectors do not read what the machine reports, so that its operator cannot put it into a pool.
         facts = {name: getattr(machine, name) for name in rules.FACTS if getattr(machine, name)}
-        return rules.merged(found, own, rules.pool_for(machine.assigned_pool, self._selectors, {**facts, **plain}))
+        return rules.merged(found, own, rules.pool_for(machine.assigned_pool, self._selectors, {**facts, **own}))
 
     def apply(self, machine: Machine, found: Mapping[str, str] | None = None) -> bool:
         """Set the attributes of a machine without saving it. Return whether they changed. `found`: as above."""
@@ -52,10 +53,10 @@ class Membership:
         return bool(before != machine.attributes)
 
 
-def machines_store(entry: JournalEntry, machines: Sequence[Machine]) -> None:
+def machines_store(entry: JournalEntry, machines: Sequence[Machine], reason: str = "") -> None:
     """Write changed attributes of machines with one statement, and append an event for each of them. The rows must be
     locked.
     """
     documents = [[msgspec.json.encode(getattr(one, column)).decode() for one in machines] for column in _DOCUMENTS]
     execute(_STORE, [[one.pk for one in machines], *documents, [one.assigned_pool for one in machines]])
-    entry.extend(machine_set_event(machine) for machine in machines)
+    entry.extend(machine_set_event(machine, reason=reason) for machine in machines)

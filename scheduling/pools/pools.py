@@ -11,6 +11,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 
 from quota.models import Tenant
 from quota.models.fields import dns_label
@@ -26,11 +27,13 @@ from scheduling.models import Cell, Machine, Pool
 from scheduling.models.machines import REMOVED
 from scheduling.pools.attributes import confirm_leaving
 from scheduling.pools.foreign_tasks import tasks_leaving
-from scheduling.pools.membership import Membership, machines_store
+from scheduling.pools.membership import COLUMNS, Membership, machines_store
+from scheduling.pools.rules import FACTS
 
 # A cell has at most so many pools, because a task has a constraint for each pool that its tenant may not use.
 MOST_POOLS = 100
 MOST_TENANTS = 100
+_READ = ("cell_id", "state", "kept", "capacity", *FACTS, *COLUMNS, "address", "port_low", "port_high")
 
 
 def pool_write(
@@ -48,7 +51,7 @@ def pool_write(
 ) -> Pool:
     """Write a new machine pool.
 
-    `selector`: machines whose attributes match belong to it, beside those that are assigned to it. `tenants`: the names
+    `selector`: machines that match belong to it, beside those that are assigned to it. `tenants`: the names
     of its tenants. `dedicated`: only their tasks may run there. `use`: their tasks `may`, `prefer` to or `must` run
     there. `others`: running tasks of other tenants `stay` until they end, or `leave` within disruption budgets.
     `confirm`: the number of tasks that leave; required if it is above the share `confirm_share` of the cell's tasks.
@@ -75,7 +78,7 @@ def pool_write(
             detail = f"cell {cell.name} has {MOST_POOLS} machine pools; delete those that are not needed"
             raise Conflict("too-many-pools", detail)
 
-    return _store(principal, row, confirm, check)
+    return _store(principal, row, confirm, check, moves=bool(row.selector))
 
 
 def pool_change(*, principal: Principal, cell: Cell, name: str, confirm: int | None = None, **changed: Any) -> Pool:
@@ -95,7 +98,7 @@ def pool_change(*, principal: Principal, cell: Cell, name: str, confirm: int | N
             return row
         for field, value in changed.items():
             setattr(row, field, value)
-        return _store(principal, row, confirm, lambda: None)
+        return _store(principal, row, confirm, lambda: None, moves="selector" in changed)
 
 
 def pool_delete(*, principal: Principal, cell: Cell, name: str) -> None:
@@ -108,12 +111,12 @@ def pool_delete(*, principal: Principal, cell: Cell, name: str) -> None:
             row = _named(cell, name)
             row.delete()
             entry.append(pool_event(row, deleted=True))
-        _members_store(principal, cell)
+        _members_store(principal, cell, Q(**{f"attributes__{POOL}": name}) | Q(assigned_pool=name))
 
 
-def _store(principal: Principal, row: Pool, confirm: int | None, check: Callable[[], None]) -> Pool:
+def _store(principal: Principal, row: Pool, confirm: int | None, check: Callable[[], None], *, moves: bool) -> Pool:
     """Write the row of a pool, its event, and the machines that join or leave it. `check`: an additional check under
-    the cell's lock.
+    the cell's lock. `moves`: machines may join or leave the pool.
     """
     cell = row.cell
     _check(row)
@@ -125,16 +128,19 @@ def _store(principal: Principal, row: Pool, confirm: int | None, check: Callable
             row.changed_by, row.changed_at = principal.name, entry.time
             row.save()
             entry.append(pool_event(row))
-        _members_store(principal, cell)
+        if moves:
+            _members_store(principal, cell)
         confirm_leaving(cell, before, confirm, f"change the machine pool {row.name}")
     return row
 
 
-def _members_store(principal: Principal, cell: Cell) -> None:
-    """Set the attribute `pool` of those machines of the cell that belong to another pool now."""
+def _members_store(principal: Principal, cell: Cell, among: Q | None = None) -> None:
+    """Set the attribute `pool` of those machines of the cell that belong to another pool now. `among`: only machines
+    for which this holds can do so; None: all.
+    """
     membership, names = Membership(cell.pk), set(Pool.objects.filter(cell=cell).values_list("name", flat=True))
     changed = []
-    for machine in Machine.objects.filter(cell=cell).exclude(state=REMOVED).defer("packages").order_by("id"):
+    for machine in Machine.objects.filter(among or Q(), cell=cell).exclude(state=REMOVED).only(*_READ).order_by("id"):
         if machine.assigned_pool not in names:
             machine.assigned_pool = ""
         if membership.apply(machine):

@@ -80,7 +80,8 @@ def merged(found: Mapping[str, str], own: Mapping[str, str], pool: str) -> tuple
 
 def pool_for(assigned: str, selectors: Iterable[PoolSelector], labels: Mapping[str, str]) -> str:
     """Return the name of the pool of a machine, or "". An assignment by a person wins. Of several pools whose selectors
-    match, the first one by name wins. `labels`: the attributes of the machine without `pool`, and its facts.
+    match, the first one by name wins. `labels`: the attributes that SREs have set, and the facts
+    that were accepted when the machine joined.
     """
     if assigned:
         return assigned

@@ -14,20 +14,26 @@ from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import Constraint, Relation
+from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.history.checkpoints.redact import redact
 from scheduling.history.checkpoints.rows import header_of, load_recorded, read_cell
 from scheduling.history.checkpoints.tables import state_of, tables_of
 from scheduling.journal import journal
 from scheduling.link.shard import writer
-from scheduling.machines import evacuation, machines
+from scheduling.machines import machines
+from scheduling.machines.evacuation import evict_within_budgets
+from scheduling.machines.facts import MAX_ATTRIBUTES
+from scheduling.machines.pool_clearing import PoolClearer
 from scheduling.master.commit import commit
 from scheduling.master.loop import Master
 from scheduling.master.snapshot import load_state
 from scheduling.models import Machine, Pool, Task
+from scheduling.policy import brake_rules
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.pools import selectors
 from scheduling.pools.attributes import attributes_set, machines_assign
 from scheduling.pools.pools import pool_change, pool_delete, pool_write
+from scheduling.pools.rules import MOST_SET
 from tests.integration import cli_world, rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,6 +50,11 @@ def attributes(machine: Machine) -> dict[str, str]:
 
 def set_on(cell, *fleet: Machine, removed: tuple[str, ...] = (), **values: str) -> list[Machine]:
     return attributes_set(principal=rows.ME, cell=cell, machines=fleet, values=values, removed=removed)
+
+
+def second(cell) -> int:
+    """Let tasks leave dedicated pools as the master does in one second, and return how many were evicted."""
+    return PoolClearer(cell.id).turn(CellSettings(), seconds=1.0)
 
 
 def hello(machine: Machine, **reported: str) -> None:
@@ -64,6 +75,18 @@ def test_an_attribute_of_an_sre_wins_over_a_reported_one_until_it_is_removed(cel
     found = attributes(machine)
     assert (found["disk"], "tier" in found) == ("hdd", False), "the newest reported value comes back"
     assert set_on(cell, machine, removed=("disk",)) == [], "nothing changes"
+
+
+def test_attributes_of_sres_do_not_count_against_the_limit_of_reported_ones(cell, machine) -> None:
+    reported = {f"a{number}": "x" for number in range(MAX_ATTRIBUTES - 1)}  # and the protocol
+    hello(machine, **reported)
+    set_on(cell, machine, **{f"b{number}": "y" for number in range(MOST_SET)})
+    written(cell, selector="b0=y")
+    hello(machine, **reported | {"a0": "z"})
+    machines.machine_grow(principal=rows.ME, machine=machine, capacity={"cpu": 1})
+    assert len(attributes(machine)) == MAX_ATTRIBUTES + MOST_SET + 1
+    with pytest.raises(Rejected, match="65 attributes that SREs set"):
+        set_on(cell, machine, more="y")
 
 
 def test_attributes_change_on_all_chosen_machines_or_on_none(cell, machine, ann) -> None:
@@ -90,8 +113,12 @@ def test_machines_belong_to_a_pool_by_selector_or_by_assignment(cell, machine) -
     assert attributes(late)["pool"] == "gpu", "a machine that connects later belongs to it, too"
     written(cell, "gold", selector="tier=gold")
     assert attributes(other)["pool"] == "gpu", "the assignment wins"
-    machines_assign(principal=rows.ME, cell=cell, machines=[other], pool="")
+    machines_assign(principal=rows.ME, cell=cell, machines=[other], pool="", reason="spare")
     assert attributes(other)["pool"] == "gold"
+    newest = [record.event for record in journal.tail(cell.id, after=0)][-1]
+    assert (newest.machine_id, newest.reason) == (other.id, "spare")
+    hello(late, tier="gold")
+    assert attributes(late)["pool"] == "gpu", "selectors do not read what a machine reports"
     (state, _) = selectors.states_of(rows.ME, cell, list(Pool.objects.order_by("-name")))
     assert (state.pool.name, state.machines, state.up) == ("gpu", 2, 2)
     pool_change(principal=rows.ME, cell=cell, name="gpu", selector="")
@@ -166,17 +193,54 @@ def test_tasks_of_other_tenants_are_shown_and_leave_within_budgets(cell, machine
     assert (only.job, only.tasks, only.may) == ("ubar/web", 4, 1)
     (state,) = selectors.states_of(rows.ME, cell, [pool])
     assert (state.tasks, state.foreign) == (4, 4)
-    assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0, "they stay until they end"
+    assert second(cell) == 0, "they stay until they end"
     with pytest.raises(Forbidden):
         selectors.preview_of(ann, pool)
     pool_change(principal=rows.ME, cell=cell, name="gpu", others="leave")
-    assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 1
-    assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0, "the budget is used up"
+    assert second(cell) == 1
+    assert second(cell) == 0, "the budget is used up"
     (evicted,) = [r.event for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.TaskEvicted)]
-    assert "is in pool gpu" in evicted.detail
+    assert evicted.detail == "machine m1 is in the pool gpu, which is dedicated to other tenants"
     assert Machine.objects.get(pk=machine.pk).state == "up", "tasks of the pool's tenants start there meanwhile"
     pool_change(principal=rows.ME, cell=cell, name="gpu", tenants=["others", "ubar"])
     assert selectors.preview_of(rows.ME, Pool.objects.get()).foreign == ()
+
+
+def test_a_tenant_that_joins_a_pool_meanwhile_keeps_its_tasks(cell, machine, tenant, ann) -> None:
+    rows.a_tenant("others")
+    job = world.submit(ann, cell, world.a_file(tasks=2))
+    world.bring_up(job, machine)
+    written(cell, selector="rack=r1", tenants=["others"], dedicated=True, others="leave")
+    clearer, looks = PoolClearer(cell.id), []
+
+    def find() -> Any:
+        if looks:
+            Pool.objects.update(tenants=["others", "ubar"])
+        looks.append(1)
+        return clearer._tasks()
+
+    assert evict_within_budgets(cell.id, find, EvictionCause.OTHER, limit=9, patience_s=60.0) == 0
+    assert len(looks) == 2, "once again under the lock"
+    pool_change(principal=rows.ME, cell=cell, name="gpu", description="the event of the change above")
+
+
+def test_very_many_tasks_that_have_to_leave_must_be_confirmed(cell, machine, tenant, ann, monkeypatch) -> None:
+    monkeypatch.setattr(brake_rules, "ALWAYS_STOPPED", 1)
+    rows.a_tenant("others")
+    world.bring_up(world.submit(ann, cell, world.a_file(tasks=3)), machine)
+    rules = {"tenants": ["others"], "dedicated": True, "others": "leave"}
+    with pytest.raises(Conflict, match="confirm=3"):
+        written(cell, selector="rack=r1", **rules)
+    assert not Pool.objects.exists()
+    written(cell, **rules)
+    with pytest.raises(Conflict, match="confirm=3"):
+        machines_assign(principal=rows.ME, cell=cell, machines=[machine], pool="gpu")
+    pool_change(principal=rows.ME, cell=cell, name="gpu", selector="tier=gold")
+    with pytest.raises(Conflict, match="confirm=3"):
+        set_on(cell, machine, tier="gold")
+    assert "pool" not in attributes(machine)
+    machines_assign(principal=rows.ME, cell=cell, machines=[machine], pool="gpu", confirm=3)
+    assert attributes(machine)["pool"] == "gpu"
 
 
 def test_pools_are_in_snapshots_checkpoints_and_replays(cell, machine, tenant) -> None:

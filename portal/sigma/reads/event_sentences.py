@@ -154,7 +154,7 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
         ),
     ),
     "cell.maintenance": (gettext_lazy("maintenance window %(window)d is %(state)s"), "reason"),
-    "machine.set": (gettext_lazy("machine %(hostname)s joined the cell, or its properties changed"),),
+    "machine.set": (gettext_lazy("machine %(hostname)s joined the cell, or its properties changed"), "reason"),
     "machine.state": (gettext_lazy("%(machine)s is %(state)s"), "reason"),
     "machine.removed": (gettext_lazy("%(machine)s was removed"), "reason"),
     "machine.credential": (

@@ -71,9 +71,7 @@ def set_attributes(page: ModelAdmin, request: HttpRequest, rows: QuerySet[Machin
         rows,
         action="set_attributes",
         title=_("Set attributes of machines"),
-        warning=_(
-            "Constraints of jobs and selectors of pools use these attributes, beside those that machines report."
-        ),
+        warning=_("Constraints of jobs and selectors of pools use these attributes."),
         act=act,
         more=AttributesForm,
     )

@@ -42,8 +42,8 @@ class PoolForm(ServiceForm):
     class Meta:
         help_texts: ClassVar = {
             "selector": gettext_lazy(
-                "Machines whose attributes match belong to the pool, for example: rack in (r1,r2),tier=gold. You can"
-                " also assign machines on the page Machines."
+                "Machines that match belong to the pool, for example: rack in (r1,r2),tier=gold. The selector reads"
+                " attributes that SREs have set. You can also assign machines on the page Machines."
             ),
             "tenants": gettext_lazy("Names of tenants, separated by commas."),
             "dedicated": gettext_lazy("No tasks of other tenants start on these machines."),

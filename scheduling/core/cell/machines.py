@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -109,7 +110,7 @@ class MachineTable:
         self.attributes.set(slot, {**implied, **event.attributes})
         self.ports[slot].set_range(event.port_low, event.port_high)
         self.ports_free[slot] = self.ports[slot].free
-        self.facts[slot] = event
+        self.facts[slot] = msgspec.structs.replace(event, reason="") if event.reason else event
         return slot
 
     def remove(self, machine_id: int) -> int:

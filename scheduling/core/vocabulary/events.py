@@ -130,7 +130,7 @@ class PoolSet(_Event, frozen=True, tag="cell.pool"):
 
     `tenants`: the names of its tenants. `dedicated`: only their tasks may run on its machines. `use`: `may`, `prefer`
     or `must`, as in `PoolUse`. `others`: what happens to tasks of other tenants that run there: they `stay` until they
-    end, or they `leave`. `selector`: machines whose attributes match belong to the pool.
+    end, or they `leave`. `selector`: machines that match belong to the pool.
     """
 
     pool: str
@@ -144,7 +144,10 @@ class PoolSet(_Event, frozen=True, tag="cell.pool"):
 
 
 class MachineSet(_Event, frozen=True, tag="machine.set"):
-    """A machine joined the cell, or facts about the machine changed. The event contains all facts about the machine."""
+    """A machine joined the cell, or facts about the machine changed. The event contains all facts about the machine.
+
+    `reason`: why a person changed them, if the person said so. States do not keep it.
+    """
 
     machine_id: int
     hostname: str
@@ -157,6 +160,7 @@ class MachineSet(_Event, frozen=True, tag="machine.set"):
     port_low: int = 20000
     port_high: int = 29999
     state: str = "up"
+    reason: str = ""
 
 
 class MachineState(_Event, frozen=True, tag="machine.state"):

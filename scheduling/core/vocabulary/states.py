@@ -54,7 +54,7 @@ class PoolUse(StrEnum):
     """How the tenants of a machine pool use it."""
 
     MAY = "may"  # their tasks run there or elsewhere
-    PREFER = "prefer"  # their tasks run elsewhere only if this scores much better
+    PREFER = "prefer"  # their tasks run elsewhere only if none fits there without preemption
     MUST = "must"  # their tasks run nowhere else
 
 

@@ -71,6 +71,7 @@ def _machines(state: RecordedState) -> pyarrow.Table:
     rows = []
     for _, slot in sorted(machines.slot.items()):
         facts = msgspec.structs.asdict(machines.facts[slot])
+        del facts["reason"]
         facts["state"] = _STATUS[int(machines.status[slot])]
         facts["attributes"] = _json(facts["attributes"])
         rows.append(facts)

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from borglet.messages import OLDEST_PROTOCOL, EndCause, Hello, Refusal, common_protocol
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, as_mapping
 from scheduling.allocs import kept_allocs
@@ -31,7 +31,7 @@ from scheduling.journal.sql import execute, query
 from scheduling.link.views.exit_verdict import judge
 from scheduling.link.views.report_changes import ReportChanges, UnknownIncarnation, exit_json, storable_text
 from scheduling.machines.credentials import DIGEST_LENGTH, is_hex, secret_digest, secrets_renewed
-from scheduling.machines.facts import CLAIMED, counted
+from scheduling.machines.facts import CLAIMED, MAX_ATTRIBUTES, counted
 from scheduling.machines.machines import DOWN, machines_return, publish_capacity, quarantine_set, set_facts
 from scheduling.master import metrics
 from scheduling.models import Cell, Machine, Task
@@ -171,6 +171,8 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
 def _set_facts(machine: Machine, hello: Hello, membership: Membership, extra: Sequence[str]) -> bool:
     """Set the facts in the hello of a machine, without saving them. Return whether facts for the scheduler changed."""
     facts = _facts(machine, hello, extra)
+    if (number := len(facts["attributes"])) > MAX_ATTRIBUTES:
+        raise invalid("attributes", f"{number} attributes are too many; give at most {MAX_ATTRIBUTES}")
     facts["attributes"], hidden = membership.attributes_of(machine, facts["attributes"])
     changed = set_facts(machine, facts, extra=extra)
     machine.hidden_attributes = hidden
