@@ -18,7 +18,9 @@ pool = Commands(help="Machine pools: write, change, list, show and delete them, 
 Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.")]
 Description = Annotated[str | None, typer.Option(help="Description, shown to other people.")]
 Members = Annotated[str | None, typer.Option("--members", metavar="SELECTOR", help="Machines that match belong to it.")]
-Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="A tenant of the pool. Give it once per tenant.")]
+Tenants = Annotated[
+    list[str] | None, typer.Option("--tenant", help='A tenant of the pool. Give it once per tenant, or "" for none.')
+]
 Dedicated = Annotated[
     bool | None, typer.Option("--dedicated/--shared", help="Whether only tasks of these tenants run there.")
 ]
@@ -31,6 +33,11 @@ Rack = Annotated[str | None, typer.Option(help="All machines of this rack.")]
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the journal.")]
 PowerDomain = Annotated[str | None, typer.Option(help="All machines of this power domain.")]
 _SHOWN = 10
+_USES = {
+    "may": "tasks of these tenants run there or elsewhere",
+    "prefer": "tasks of these tenants run elsewhere only if none fits there without preemption",
+    "must": "tasks of these tenants must run there",
+}
 
 
 @pool.command("add")
@@ -89,7 +96,7 @@ def pool_list(session: Context, cell: CellOption = None) -> None:
             "TENANTS": lambda row: ", ".join(row["tenants"]),
             "DEDICATED": lambda row: "yes" if row["dedicated"] else "",
             "USE": "use",
-            "TASKS": "tasks",
+            "TASKS": lambda row: "" if row["tasks"] is None else row["tasks"],
             "OF OTHERS": lambda row: row["foreign"] or "",
             "DESCRIPTION": "description",
         },
@@ -226,7 +233,7 @@ def _fields(
     given = {
         "description": description,
         "selector": members,
-        "tenants": tenants or None,
+        "tenants": [one for one in tenants if one] if tenants else None,
         "dedicated": dedicated,
         "use": use,
         "others": others,
@@ -250,7 +257,7 @@ def _answer(session: Context, row: dict[str, Any], dry_run: bool) -> None:
             ("selector", row["selector"]),
             ("tenants", ", ".join(row["tenants"])),
             ("dedicated", "yes, only to these tenants" if row["dedicated"] else "no"),
-            ("use", f"tasks of these tenants {row['use']} run there" if row["tenants"] else ""),
+            ("use", _USES.get(row["use"], row["use"]) if row["tenants"] else ""),
             ("others", f"running tasks of other tenants {row['others']}" if row["dedicated"] else ""),
             ("tasks", f"{row['tasks']}, of which {row['foreign']} are of other tenants" if preview else ""),
             ("outside", f"{preview['outside']} tasks of its tenants run elsewhere" if preview.get("outside") else ""),

@@ -22,6 +22,7 @@ from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.master.queue_health import queues
 from scheduling.models import Cell
 from scheduling.models.machines import REMOVED
+from scheduling.pools.selectors import pools_of, states_of
 
 PAGE_SIZE = 50
 MOST_STUDIES = 50
@@ -69,6 +70,7 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
         why = _("To add a machine, an SRE issues a join token in the SRE console and gives the token to a Borglet.")
         empty = Empty(_("No machine has joined this cell yet, so all jobs stay pending."), why)
     shown = reads.machine_rows(list(machines))
+    pools = list(pools_of(principal, row))
     fields = (
         search("q", _("Search"), chosen["q"], placeholder=_("hostname or platform")),
         choice("state", _("State"), chosen["state"], STATES, everything=_("all states")),
@@ -83,5 +85,6 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
         "filters": Filters(fields, _("Filter")),
         "table": Table(_("Machines"), columns, shown, empty, row_template="sigma/rows/machine.html"),
         "page_obj": machines,
+        "pools": reads.pool_table(states_of(principal, row, pools)) if pools else None,
     }
     return render(request, "sigma/cell.html", context)

@@ -19,6 +19,7 @@ from scheduling.models import Cell, Pool
 from scheduling.pools import selectors
 from scheduling.pools.attributes import attributes_set, machines_assign
 from scheduling.pools.pools import MOST_TENANTS, pool_change, pool_delete, pool_write
+from scheduling.pools.rules import MOST_SET
 
 _CONFIRM = "The number of tasks that have to leave dedicated pools because of this; needed if it is very large."
 
@@ -42,9 +43,11 @@ class PoolSerializer(serializers.Serializer[Any]):
     )
     machines = serializers.IntegerField(help_text="Number of its machines.")
     up = serializers.IntegerField(help_text="Number of its machines that are up.")
-    tasks = serializers.IntegerField(help_text="Tasks that run there. 0 for callers who do not administer machines.")
+    tasks = serializers.IntegerField(
+        allow_null=True, help_text="Tasks that run there. Null for callers who do not administer machines."
+    )
     foreign = serializers.IntegerField(
-        help_text="Tasks of `tasks` that belong to other tenants than those of a dedicated pool."
+        allow_null=True, help_text="Tasks of `tasks` that belong to other tenants than those of a dedicated pool."
     )
     changed_by = serializers.CharField(source="pool.changed_by")
     changed_at = serializers.DateTimeField(source="pool.changed_at")
@@ -99,13 +102,19 @@ class PoolChangeSerializer(serializers.Serializer[Any]):
 
 
 class PoolWriteSerializer(PoolChangeSerializer):
-    name = serializers.CharField(max_length=63, help_text="A DNS label. Jobs may ask for it: `pool = NAME`.")
+    name = serializers.CharField(
+        max_length=63, help_text="A DNS label. Jobs may ask for it: `pool = NAME`. All users of the cell see it."
+    )
 
 
 class MachinesAttributesSerializer(MachineChoiceSerializer):
-    set = Texts(required=False, default=dict, help_text="Values by name.")
+    set = Texts(required=False, default=dict, help_text="Values by name, at most 64.")
     unset = serializers.ListField(
-        child=serializers.CharField(), required=False, default=list, help_text="Names of attributes to remove."
+        child=serializers.CharField(),
+        required=False,
+        default=list,
+        max_length=MOST_SET,
+        help_text="Names of attributes to remove.",
     )
     reason = serializers.CharField(max_length=300, required=False, default="", allow_blank=True)
     confirm = serializers.IntegerField(required=False, allow_null=True, default=None, help_text=_CONFIRM)

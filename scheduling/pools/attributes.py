@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from django.db.models import Q
+
 from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.brakes import confirmation
@@ -37,9 +39,11 @@ def attributes_set(
         detail = "; ".join(f"{field}: {what}" for field, what in list(problems.items())[:3])
         raise Rejected("invalid", detail, fields=problems)
 
+    gone = set(removed)
+
     def change(machine: Machine) -> None:
         own = {**machine.set_attributes, **values}
-        machine.set_attributes = {name: value for name, value in own.items() if name not in removed}
+        machine.set_attributes = {name: value for name, value in own.items() if name not in gone}
         if len(machine.set_attributes) > rules.MOST_SET:
             what = f"{machine.hostname} would have {len(machine.set_attributes)} attributes that SREs set"
             raise invalid("set", f"{what}; {rules.MOST_SET} are allowed, so remove some first")
@@ -89,7 +93,7 @@ def _change(
     with journal.write(cell.pk, principal) as entry:
         check()
         rows = Machine.objects.select_for_update().filter(cell=cell, pk__in=[one.pk for one in machines]).order_by("id")
-        membership, before = Membership(cell.pk), tasks_leaving(cell)
+        rows, membership = rows.defer("packages", "quarantined"), Membership(cell.pk)
         for row in rows:
             if row.state == REMOVED:
                 detail = f"{row.hostname} was removed from the cell; name other machines"
@@ -102,12 +106,13 @@ def _change(
                 changed.append(row)
         if changed:
             machines_store(entry, changed, reason[:300])
-            confirm_leaving(cell, before, confirm, f"change {len(changed)} machines")
+            here = Q(machine__in=[row.pk for row in changed])
+            confirm_leaving(cell, here, confirm, f"change {len(changed)} machines")
     return changed
 
 
-def confirm_leaving(cell: Cell, before: int, confirm: int | None, what: str) -> None:
-    """Raise `Conflict` if a change lets so many more tasks leave dedicated pools that it needs a confirmation, and
-    `confirm` is too low. `before`: how many tasks had to leave before the change.
+def confirm_leaving(cell: Cell, among: Q, confirm: int | None, what: str) -> None:
+    """Raise `Conflict` if after a change so many tasks have to leave dedicated pools that it needs a confirmation, and
+    `confirm` is too low. `among`: the condition for the tasks that the change concerns.
     """
-    confirmation.require(cell, max(0, tasks_leaving(cell) - before), confirm, what=what)
+    confirmation.require(cell, tasks_leaving(cell, among), confirm, what=what)

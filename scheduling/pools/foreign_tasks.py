@@ -36,7 +36,9 @@ def pools_to_clear(cell_id: int) -> list[Pool]:
     return list(Pool.objects.filter(cell_id=cell_id, dedicated=True, others=Pool.LEAVE).order_by("name"))
 
 
-def tasks_leaving(cell: Cell) -> int:
-    """Return how many tasks have to leave the pools of a cell, tasks inside allocs included."""
+def tasks_leaving(cell: Cell, among: Q) -> int:
+    """Return how many of the tasks for which `among` holds have to leave the pools of a cell, tasks inside allocs
+    included.
+    """
     pools = pools_to_clear(cell.pk)
-    return Task.objects.filter(foreign(pools), cell=cell).count() if pools else 0
+    return Task.objects.filter(among, foreign(pools), cell=cell).count() if pools else 0

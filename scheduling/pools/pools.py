@@ -26,13 +26,15 @@ from scheduling.journal.row_events import pool_event
 from scheduling.models import Cell, Machine, Pool
 from scheduling.models.machines import REMOVED
 from scheduling.pools.attributes import confirm_leaving
-from scheduling.pools.foreign_tasks import tasks_leaving
+from scheduling.pools.foreign_tasks import members
 from scheduling.pools.membership import COLUMNS, Membership, machines_store
 from scheduling.pools.rules import FACTS
 
 # A cell has at most so many pools, because a task has a constraint for each pool that its tenant may not use.
 MOST_POOLS = 100
 MOST_TENANTS = 100
+# A change of these may let tasks leave.
+_RULES = {"selector", "tenants", "dedicated", "others"}
 _READ = ("cell_id", "state", "kept", "capacity", *FACTS, *COLUMNS, "address", "port_low", "port_high")
 
 
@@ -78,7 +80,7 @@ def pool_write(
             detail = f"cell {cell.name} has {MOST_POOLS} machine pools; delete those that are not needed"
             raise Conflict("too-many-pools", detail)
 
-    return _store(principal, row, confirm, check, moves=bool(row.selector))
+    return _store(principal, row, confirm, check, moves=bool(row.selector), rules=True)
 
 
 def pool_change(*, principal: Principal, cell: Cell, name: str, confirm: int | None = None, **changed: Any) -> Pool:
@@ -98,7 +100,9 @@ def pool_change(*, principal: Principal, cell: Cell, name: str, confirm: int | N
             return row
         for field, value in changed.items():
             setattr(row, field, value)
-        return _store(principal, row, confirm, lambda: None, moves="selector" in changed)
+        return _store(
+            principal, row, confirm, lambda: None, moves="selector" in changed, rules=bool(changed.keys() & _RULES)
+        )
 
 
 def pool_delete(*, principal: Principal, cell: Cell, name: str) -> None:
@@ -114,9 +118,11 @@ def pool_delete(*, principal: Principal, cell: Cell, name: str) -> None:
         _members_store(principal, cell, Q(**{f"attributes__{POOL}": name}) | Q(assigned_pool=name))
 
 
-def _store(principal: Principal, row: Pool, confirm: int | None, check: Callable[[], None], *, moves: bool) -> Pool:
+def _store(
+    principal: Principal, row: Pool, confirm: int | None, check: Callable[[], None], *, moves: bool, rules: bool
+) -> Pool:
     """Write the row of a pool, its event, and the machines that join or leave it. `check`: an additional check under
-    the cell's lock. `moves`: machines may join or leave the pool.
+    the cell's lock. `moves`: machines may join or leave the pool. `rules`: tasks may have to leave.
     """
     cell = row.cell
     _check(row)
@@ -124,13 +130,14 @@ def _store(principal: Principal, row: Pool, confirm: int | None, check: Callable
         with journal.write(cell.pk, principal) as entry:
             check()
             _check_tenants(row)
-            before = tasks_leaving(cell)
             row.changed_by, row.changed_at = principal.name, entry.time
             row.save()
             entry.append(pool_event(row))
         if moves:
             _members_store(principal, cell)
-        confirm_leaving(cell, before, confirm, f"change the machine pool {row.name}")
+        if rules:
+            here = members([row.name], "machine__")
+            confirm_leaving(cell, here, confirm, f"change the machine pool {row.name}")
     return row
 
 

@@ -56,6 +56,9 @@ def wrong_attributes(values: Mapping[str, str], removed: Sequence[str]) -> dict[
             problems.setdefault(f"set.{name[:63]}", f"give a value of 1 to {MOST_TEXT} characters, without NUL")
     for name in values.keys() & set(removed):
         problems.setdefault(f"unset.{name[:63]}", "it is set and removed at once; give it once")
+    for field, number in (("set", len(values)), ("unset", len(removed))):
+        if number > MOST_SET:
+            return {field: f"{number} attributes are too many; give at most {MOST_SET}"}
     if not values and not removed:
         problems["set"] = "no attribute is given; name at least one to set or to remove"
     return problems

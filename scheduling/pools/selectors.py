@@ -44,15 +44,16 @@ HIDDEN = "another tenant's job"
 class PoolState:
     """A pool, and what is in it. `machines`, `up`: how many machines it has, and how many of them are up. `tasks`: how
     many tasks run there. `foreign`: how many of them belong to tenants for which the pool is not; 0 if it is not
-    dedicated. `tenants`: those tenants of the pool that the caller may see.
+    dedicated. Both are None for callers who do not administer machines. `tenants`: those tenants of the pool that the
+    caller may see.
     """
 
     pool: Pool
     tenants: tuple[str, ...]
     machines: int = 0
     up: int = 0
-    tasks: int = 0
-    foreign: int = 0
+    tasks: int | None = None
+    foreign: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ def states_of(principal: Principal, cell: Cell, pools: Sequence[Pool]) -> list[P
             tuple(name for name in one.tenants if sre or name in own),
             machines[one.name],
             up[one.name],
-            tasks[one.name],
-            strange[one.name],
+            tasks[one.name] if sre else None,
+            strange[one.name] if sre else None,
         )
         for one in pools
     ]

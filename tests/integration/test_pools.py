@@ -268,7 +268,7 @@ def test_tenants_see_only_pools_that_name_them(cell, machine, tenant, ann) -> No
     written(cell, selector="rack=r1", tenants=["others", "ubar"])
     written(cell, "hidden", tenants=["others"])
     (seen,) = selectors.states_of(ann, cell, list(selectors.pools_of(ann, cell)))
-    assert (seen.pool.name, seen.tenants, seen.machines, seen.tasks) == ("gpu", ("ubar",), 1, 0)
+    assert (seen.pool.name, seen.tenants, seen.machines, seen.tasks) == ("gpu", ("ubar",), 1, None)
     with pytest.raises(NotFound):
         selectors.pool_named(ann, cell, "hidden")
     with pytest.raises(Forbidden):
@@ -326,6 +326,7 @@ def test_borgctl_writes_a_pool_and_the_example_runs_there(cell, tenant, ann, tmp
     assert set(Task.objects.filter(job=job).values_list("machine__hostname", flat=True)) == {"m1"}
     me = Client()
     me.force_login(world.a_user("ann"))
+    assert "run there or elsewhere" in me.get(reverse("sigma:cell", args=[cell.name])).text
     assert "pool fast" in me.get(reverse("sigma:task", args=[cell.name, "ubar", "index", 0])).text
     assert "Changed 2 of 2 machines: m0, m2." in sre.out("pool", "assign", "fast", "m0", "m2")
     sre.out("pool", "change", "fast", "--use", "must", "--shared")

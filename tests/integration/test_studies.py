@@ -34,6 +34,7 @@ from scheduling.master import schedulers
 from scheduling.master.invariants import validate
 from scheduling.master.snapshot import load_state
 from scheduling.models import ArchiveFile, Cell, Event, Job, JobSpec, Machine, Task
+from scheduling.pools.pools import pool_write
 from tests.integration import rows, world
 from tests.integration.checkpoint_history import History
 from tests.integration.past import skipped_to
@@ -76,6 +77,7 @@ def packed(header: Header, tables: dict) -> io.BytesIO:
 def test_a_study_cell_is_a_copy_that_nobody_can_change(cell, machine, ann, tenant) -> None:
     job = world.submit(ann, cell, world.with_task(env={"DB_PASSWORD": "hunter2"}, plain_env=["DB_PASSWORD"]))
     world.bring_up(job, machine)
+    pool_write(principal=SRE, cell=cell, name="gpu", selector="rack=r1", tenants=["ubar"], dedicated=True)
     used = list(QuotaUse.objects.values_list("cell", "used"))
     before, original = fresh(cell), load_state(cell.id)
     world.submit(ann, cell, world.a_file("later"))
@@ -87,6 +89,7 @@ def test_a_study_cell_is_a_copy_that_nobody_can_change(cell, machine, ann, tenan
     (record,) = journal.tail(copy.id, after=0)
     assert (record.event.cell, record.event.revision, record.actor) == (cell.name, before.revision, SRE.name)
     assert copy.revision == record.revision == before.revision + 1
+    assert [(one.name, one.tenants, one.dedicated) for one in copy.pools.all()] == [("gpu", ["ubar"], True)]
     copied = Job.objects.get(cell=copy)
     assert copied.uid != job.uid
     assert copied.created_at == Job.objects.get(pk=job.pk).created_at

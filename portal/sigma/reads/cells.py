@@ -13,9 +13,11 @@ from portal.parts import tables
 from portal.parts.empty import Empty
 from quota.vocabulary.resources import CPU, DISK, RAM
 from scheduling.cells.cell_counts import cell_counts
+from scheduling.core.vocabulary.states import PoolUse
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Machine
 from scheduling.models.machines import REMOVED
+from scheduling.pools.selectors import PoolState
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,37 @@ def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
 
 
 assert (CPU, RAM, DISK) == (0, 1, 2), "machine_rows reads these positions in SQL"
+
+
+def pool_table(pools: Sequence[PoolState]) -> tables.Table:
+    """Return a table of machine pools, with those of their tenants that the reader may see."""
+    uses = {
+        PoolUse.MAY.value: _("run there or elsewhere"),
+        PoolUse.PREFER.value: _("run there first"),
+        PoolUse.MUST.value: _("run only there"),
+    }
+    columns = (
+        tables.Column(_("Pool")),
+        tables.Column(_("Machines"), number=True),
+        tables.Column(_("Machines up"), number=True),
+        tables.Column(_("Tenants")),
+        tables.Column(_("Tasks of these tenants")),
+        tables.Column(_("Tasks of other tenants")),
+        tables.Column(_("Description")),
+    )
+    rows = [
+        (
+            one.pool.name,
+            one.machines,
+            one.up,
+            ", ".join(one.tenants) or None,
+            uses[one.pool.use] if one.tenants else None,
+            _("do not start there") if one.pool.dedicated else _("run there"),
+            one.pool.description or None,
+        )
+        for one in pools
+    ]
+    return tables.Table(_("Machine pools"), columns, rows, Empty(_("There is no machine pool.")), captioned=True)
 
 
 def cell_table(cells: Sequence[Cell], *, title: str = "") -> tables.Table:

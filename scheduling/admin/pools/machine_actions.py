@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from django import forms
@@ -61,7 +59,7 @@ def set_attributes(page: ModelAdmin, request: HttpRequest, rows: QuerySet[Machin
         values = _values(given["values"])
         removed = [name.strip() for name in given["removed"].split(",") if name.strip()]
         facts = {"values": values, "removed": removed, "confirm": given["confirm"], "reason": reason}
-        return _by_cell(
+        return _in_one_cell(
             chosen, lambda cell, machines: attributes_set(principal=principal, cell=cell, machines=machines, **facts)
         )
 
@@ -83,7 +81,7 @@ def assign_pool(page: ModelAdmin, request: HttpRequest, rows: QuerySet[Machine])
 
     def act(chosen: list[Machine], reason: str, given: dict[str, Any]) -> int:
         facts = {"pool": given["pool"].strip(), "confirm": given["confirm"], "reason": reason}
-        return _by_cell(
+        return _in_one_cell(
             chosen, lambda cell, machines: machines_assign(principal=principal, cell=cell, machines=machines, **facts)
         )
 
@@ -109,7 +107,9 @@ def _values(text: str) -> dict[str, str]:
     return values
 
 
-def _by_cell(chosen: list[Machine], change: Callable[[Any, list[Machine]], list[Machine]]) -> int:
-    """Change the machines of each cell. Return how many changed."""
-    by_cell = groupby(sorted(chosen, key=attrgetter("cell_id")), key=attrgetter("cell"))
-    return sum(len(change(cell, list(machines))) for cell, machines in by_cell)
+def _in_one_cell(chosen: list[Machine], change: Callable[[Any, list[Machine]], list[Machine]]) -> int:
+    """Change the machines of one cell. Return how many changed. Raises `Rejected` for machines of several cells."""
+    cells = {machine.cell for machine in chosen}
+    if len(cells) > 1:
+        raise invalid("cell", f"the machines belong to {len(cells)} cells; select machines of one cell")
+    return sum(len(change(cell, chosen)) for cell in cells)

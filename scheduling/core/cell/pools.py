@@ -66,7 +66,7 @@ class Pools:
 
     def __init__(self) -> None:
         self.pools: dict[str, events.PoolSet] = {}
-        self._rules: dict[str, Rules] = {}
+        self._forget()
 
     def set(self, event: events.PoolSet) -> None:
         """Store a pool, or forget one that was deleted."""
@@ -74,22 +74,35 @@ class Pools:
             self.pools.pop(event.pool, None)
         else:
             self.pools[event.pool] = event
-        self._rules.clear()
+        self._forget()
 
     def rules_of(self, tenant: str) -> Rules:
         """Return the rules of all pools for the tasks of a tenant."""
-        if not self.pools:
-            return ()
-        if tenant not in self._rules:
-            self._rules[tenant] = rules_for([self.pools[name] for name in sorted(self.pools)], tenant)
-        return self._rules[tenant]
+        return self._distinct[self._number_of(tenant)]
 
     def of_job(self, job: LiveJob | None) -> Rules:
         """Return the rules for the tasks of a job. A task inside an alloc set follows its alloc, so it has none."""
         return () if job is None or job.alloc_set else self.rules_of(job.tenant)
 
     def of_jobs(self, jobs: Sequence[LiveJob | None]) -> tuple[list[Rules], Ints]:
-        """Return the different rules of the jobs, and for each job the number of its rules among them."""
-        numbers: dict[Rules, int] = {}
-        codes = [numbers.setdefault(self.of_job(job), len(numbers)) for job in jobs]
-        return list(numbers), np.array(codes, dtype=np.int64)
+        """Return the different rules of tenants, and for each job the number of its rules among them."""
+        if not self.pools:
+            return self._distinct, np.zeros(len(jobs), dtype=np.int64)
+        codes = [0 if job is None or job.alloc_set else self._number_of(job.tenant) for job in jobs]
+        return self._distinct, np.array(codes, dtype=np.int64)
+
+    def _number_of(self, tenant: str) -> int:
+        """Return the number of a tenant's rules. Tenants with equal rules have the same number; 0: no rules."""
+        if not self.pools:
+            return 0
+        number = self._numbers.get(tenant)
+        if number is None:
+            rules = rules_for([self.pools[name] for name in sorted(self.pools)], tenant)
+            if rules not in self._distinct:
+                self._distinct.append(rules)
+            number = self._numbers[tenant] = self._distinct.index(rules)
+        return number
+
+    def _forget(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._distinct: list[Rules] = [()]

@@ -34,6 +34,7 @@ _DELETE = (
     *(f"DELETE FROM {table} WHERE job_id IN (SELECT id FROM scheduling_job WHERE cell_id = %s)" for table in _OF_JOBS),
     "DELETE FROM scheduling_job WHERE cell_id = %s",
     "DELETE FROM scheduling_machine WHERE cell_id = %s",
+    "DELETE FROM scheduling_pool WHERE cell_id = %s",
 )
 
 

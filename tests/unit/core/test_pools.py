@@ -135,7 +135,7 @@ def test_the_reason_names_the_pool_and_no_change_of_the_job_is_suggested() -> No
     assert found.changes == ()
     text = sentence(found)
     assert "1 machine in the pool gpu, which is dedicated to other tenants" in text
-    assert "Ask an SRE of the cell" in text or "ask an SRE of the cell" in text
+    assert "Or ask an SRE of the cell for more machines that jobs of the tenant may use." in text
 
 
 def test_the_reason_of_a_tenant_that_must_use_a_full_pool_names_both() -> None:
