@@ -157,23 +157,23 @@ class PoolsView(CellView):
 
 class PoolView(CellView):
     @extend_schema(operation_id="pools_retrieve", responses=PoolDetailSerializer)
-    def get(self, request: Request, cell: str, name: str) -> Response:
+    def get(self, request: Request, cell: str, pool: str) -> Response:
         """Show a machine pool: its machines, and the running tasks of other tenants there."""
         found = self.cell(cell)
-        return Response(_detail(self, found, selectors.pool_named(self.principal, found, name)))
+        return Response(_detail(self, found, selectors.pool_named(self.principal, found, pool)))
 
     @extend_schema(operation_id="pools_change", request=PoolChangeSerializer, responses=PoolDetailSerializer)
-    def patch(self, request: Request, cell: str, name: str) -> Response:
+    def patch(self, request: Request, cell: str, pool: str) -> Response:
         """Change a machine pool. With `dry_run`, the answer shows which running tasks the change would concern."""
         found = self.cell(cell)
         given = valid(PoolChangeSerializer, request.data)
-        changed = pool_change(principal=self.principal, cell=found, name=name, **given)
+        changed = pool_change(principal=self.principal, cell=found, name=pool, **given)
         return Response(_detail(self, found, changed))
 
     @extend_schema(operation_id="pools_delete", responses={204: None})
-    def delete(self, request: Request, cell: str, name: str) -> Response:
+    def delete(self, request: Request, cell: str, pool: str) -> Response:
         """Delete a machine pool. Its machines belong to no pool then."""
-        pool_delete(principal=self.principal, cell=self.cell(cell), name=name)
+        pool_delete(principal=self.principal, cell=self.cell(cell), name=pool)
         return Response(status=204)
 
 

@@ -317,7 +317,7 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/machines:pool", ("sre",), body={"rack": "r1", "pool": ""}),
     Door("get", "api/v1/cells/{cell}/pools/", ALL),
     Door("post", "api/v1/cells/{cell}/pools/", ("sre",), 201, body={"name": "fresh"}),
-    Door("get", POOL + "/", ("sre",)),
+    Door("get", POOL + "/", (*MEMBERS, "sre"), refused=404),
     Door("patch", POOL + "/", ("sre",), body={"description": "x"}),
     Door("delete", POOL + "/", ("sre",), 204),
     Door("get", "api/v1/cells/{cell}/maintenance/", ("sre",)),
@@ -628,7 +628,7 @@ def _world() -> World:
         capability=held.id,
         asked=asked.id,
         repacking=repacking_plan(principal=system("test"), cell=cell, machines=1, reason="x").pk,
-        pool=pool_write(principal=system("test"), cell=cell, name="gpu").name,
+        pool=pool_write(principal=system("test"), cell=cell, name="gpu", tenants=[own.name]).name,
         window=window_write(
             principal=system("test"), cell=cell, machines=["m1"], reason="x", ends_at=clock.now() + dt.timedelta(days=1)
         ).pk,

@@ -29,7 +29,7 @@ class _PoolList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         rows = list(self.result_list)
-        found = {}
+        found: dict[int, selectors.PoolState] = {}
         for cell in {row.cell for row in rows}:
             own = [row for row in rows if row.cell_id == cell.pk]
             found |= {one.pool.pk: one for one in selectors.states_of(principal_of(request), cell, own)}
