@@ -11,6 +11,7 @@ from django.urls import reverse
 from borglet.messages import Hello
 from portal.cli import jobfile
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
+from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import Constraint, Relation
@@ -18,6 +19,7 @@ from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.history.checkpoints.redact import redact
 from scheduling.history.checkpoints.rows import header_of, load_recorded, read_cell
 from scheduling.history.checkpoints.tables import state_of, tables_of
+from scheduling.jobs.cell_fits import cell_fits
 from scheduling.journal import journal
 from scheduling.link.shard import writer
 from scheduling.machines import machines
@@ -34,6 +36,7 @@ from scheduling.pools import selectors
 from scheduling.pools.attributes import attributes_set, machines_assign
 from scheduling.pools.pools import pool_change, pool_delete, pool_write
 from scheduling.pools.rules import MOST_SET
+from scheduling.usage.cell_view import ViewPublisher
 from tests.integration import cli_world, rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -261,6 +264,22 @@ def test_pools_are_in_snapshots_checkpoints_and_replays(cell, machine, tenant) -
     assert "ubar" not in pool.tenants
     slot = blind.machines.slot[machine.id]
     assert blind.machines.attributes.of(slot)["pool"] == pool.pool, "the machine is still in its pool"
+
+
+def test_fit_counts_only_machines_that_the_tenant_may_use(cell, machine, tenant, ann) -> None:
+    rows.a_tenant("others")
+    rows.a_machine(cell, "m2", rack="r2")
+    written(cell, selector="rack=r1", tenants=["others"], dedicated=True)
+    ViewPublisher(cell.id).publish(load_state(cell.id))
+    sre = world.principal("sam", sre=True)
+
+    def fits(who: Principal, **named: str) -> int:
+        (only,) = cell_fits(who, world.a_file() | named).cells
+        return only.fits[0].shapes.now
+
+    assert (fits(ann), fits(ann, tenant="ubar"), fits(sre, tenant="ubar")) == (1, 1, 1)
+    assert fits(sre, tenant="others") == 2
+    assert fits(ann, tenant="others") == 1, "she may not see this tenant"
 
 
 def test_tenants_see_only_pools_that_name_them(cell, machine, tenant, ann) -> None:
