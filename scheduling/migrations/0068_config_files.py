@@ -15,7 +15,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("quota", "0020_metered_hours_have_partitions"),
-        ("scheduling", "0066_rejections_of_numbers_of_tasks"),
+        ("scheduling", "0067_machine_pools"),
     ]
 
     operations = [
