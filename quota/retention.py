@@ -18,6 +18,7 @@ NOTICES_KEPT = dt.timedelta(days=180)
 ANSWERS_KEPT = dt.timedelta(days=400)
 QUOTES_KEPT = dt.timedelta(days=7)  # after the end of their validity
 SESSIONS_KEPT = dt.timedelta(days=1)  # after their end
+BREACHES_KEPT = dt.timedelta(days=110)
 
 AT_ONCE = 5_000
 
@@ -78,6 +79,8 @@ _RULES = (
             " (SELECT FROM django_session AS s WHERE s.session_key = t.session_key AND s.expire_date > now())",
         ),
     ),
+    # Until then, they lower the credits of hours of the same month that are metered late.
+    _Rule("settled breaches of promises", BREACHES_KEPT, _any("quota_promisebreach", "settled_at < %(until)s")),
     _Rule("shortfalls", ANSWERS_KEPT, _any("quota_shortfall", "closed_at < %(until)s")),
 )
 

@@ -15,6 +15,7 @@ from django.core.management import call_command
 from django.db import DatabaseError
 from django.utils import timezone
 
+from quota.billing.credits.breach_reports import breaches_report
 from quota.billing.metering import meter
 from quota.market.quota_expiry import expiries_watch
 from scheduling.cells.capacity_samples import capacity_sample, samples_drop_old
@@ -29,6 +30,7 @@ from scheduling.jobs.notices.event_notices import events_notify
 from scheduling.journal import journal, partitions
 from scheduling.models import Cell
 from scheduling.packages import sweep
+from scheduling.promises.breach_watch import breaches_watch
 from scheduling.recording.requests import record_in_child
 from scheduling.shells import shells
 from scheduling.storage.files import StoreAway
@@ -124,6 +126,19 @@ def job_notices() -> None:
             )
     if named:
         log.info("the worker notified tenants of jobs whose problems began or ended", jobs=named)
+
+
+@shared_task(name="scheduling.promises", ignore_result=True)
+def promises_run() -> None:
+    """Report to `quota` which pending times and evictions break the published promise of a cell. An error in one cell
+    does not affect the others.
+    """
+    for cell in Cell.operated.order_by("id"):
+        try:
+            if rows := breaches_watch(cell, now=timezone.now(), report=breaches_report):
+                log.info("a cell broke its promise, which the invoices credit", cell=cell.name, rows=rows)
+        except Exception:
+            log.exception("broken promises of a cell not reported; the next run tries again", cell=cell.name)
 
 
 @shared_task(name="scheduling.statistics", ignore_result=True)

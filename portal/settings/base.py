@@ -273,6 +273,7 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "CapabilityKindEnum": "quota.api.capabilities.KINDS",
         "ChangeKindEnum": "scheduling.api.explanations.KINDS",
+        "CreditKindEnum": "quota.models.credits.KINDS",
         "ChangeOutcomeEnum": ["submitted", "updated", "unchanged", "refused"],
         "CronRunOutcomeEnum": ["submitted", "skipped", "missed", "rejected"],
         "RoleEnum": ["viewer", "operator", "buyer", "owner"],
@@ -320,6 +321,7 @@ CELERY_BEAT_SCHEDULE = {
     "job-notices": {"task": "scheduling.job_notices", "schedule": 30.0, "options": {"expires": 30.0}},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 300.0},
     "checkpoints": {"task": "scheduling.checkpoints", "schedule": 300.0, "options": {"expires": 300.0}},
+    "promises": {"task": "scheduling.promises", "schedule": 60.0, "options": {"expires": 60.0}},
     "statistics": {"task": "scheduling.statistics", "schedule": 30.0, "options": {"expires": 30.0}},
     "statistics-forget": {"task": "scheduling.statistics_forget", "schedule": 3600.0, "options": {"expires": 3600.0}},
     "shells-sweep": {"task": "scheduling.shells_sweep", "schedule": 60.0, "options": {"expires": 60.0}},

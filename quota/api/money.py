@@ -216,7 +216,12 @@ class LineSerializer(serializers.Serializer[Any]):
     at = serializers.CharField(allow_null=True)
     starts_at = serializers.CharField(allow_null=True)
     ends_at = serializers.CharField(allow_null=True)
-    amount = serializers.IntegerField(help_text="Refunds are negative. The amounts of all lines add up to the total.")
+    amount = serializers.IntegerField(
+        help_text="Refunds and credits are negative. The amounts of all lines add up to the total."
+    )
+    credit = serializers.IntegerField(
+        default=None, allow_null=True, help_text="The id of a credit, whose evidence is at `quota/credits/{credit}/`."
+    )
 
 
 class WholeInvoiceSerializer(InvoiceSerializer):

@@ -119,6 +119,7 @@ def _row(line: InvoiceLine) -> list[Any]:
         "charge": _("Order %(order)s"),
         "refund": _("Order %(order)s, refund: %(text)s"),
         "usage": _("Measured usage"),
+        "credit": _("Credit, %(text)s"),
     }.get(line.kind, "%(text)s") % {"order": line.order, "text": line.text}
     place = f"{line.cell}, {line.band}" if line.band else line.cell
     period = f"{line.starts_at:%F} – {line.ends_at:%F}" if line.starts_at and line.ends_at else ""

@@ -22,7 +22,8 @@ class InvoiceFields(Protocol):
 class InvoiceLine(NamedTuple):
     """A line of an invoice.
 
-    `at`: time in the time zone of the invoice; None for usage. `amount`: micro-credits, negative for refunds.
+    `at`: time in the time zone of the invoice; None for usage. `amount`: micro-credits, negative for refunds and
+    credits. `credit`: the id of a credit, whose page shows the evidence.
     """
 
     kind: str
@@ -34,11 +35,12 @@ class InvoiceLine(NamedTuple):
     starts_at: dt.datetime | None
     ends_at: dt.datetime | None
     amount: int
+    credit: int | None = None
 
 
 COLUMNS = (
     *("invoice", "month", "tenant", "kind", "order", "cell", "band", "text"),
-    *("posted_at", "starts_at", "ends_at", "credits", "micro_credits"),
+    *("posted_at", "starts_at", "ends_at", "credits", "micro_credits", "credit_id"),
 )
 
 
@@ -54,8 +56,9 @@ def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[Sequence[object]]:
     """
     yield COLUMNS
     for line in lines_of(invoice):
-        cells = [cell.isoformat(timespec="seconds") if isinstance(cell, dt.datetime) else cell for cell in line]
-        yield (invoice.number, f"{invoice.month:%Y-%m}", tenant, *cells[:-1], exact(line.amount), line.amount)
+        cells = [cell.isoformat(timespec="seconds") if isinstance(cell, dt.datetime) else cell for cell in line[:-2]]
+        amounts = (exact(line.amount), line.amount, line.credit)
+        yield (invoice.number, f"{invoice.month:%Y-%m}", tenant, *cells, *amounts)
 
 
 def exact(amount: int) -> str:

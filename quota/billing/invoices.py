@@ -3,9 +3,11 @@
 The total of an invoice equals the revenue from the tenant in that month.
 
     postings of a month ──► draft, at any time ──► invoice_close, from 06:00 of the 1st ──► Invoice, which never changes
+                                                      └─ first credits broken promises (`quota.billing.credits`)
 
 A month follows the tenant's time zone, and begins where the invoice of the previous month ends. Once a month is
-closed, a trigger rejects further postings in that month. Months without a charge, a refund or usage have no invoice.
+closed, a trigger rejects further postings in that month. Months without a charge, a refund, a credit or usage have no
+invoice.
 Invoice numbers have no gaps.
 """
 
@@ -22,6 +24,7 @@ from django.db.models import Max, Min
 
 from quota import clock, records
 from quota.billing import ledger, metering
+from quota.billing.credits.giving import credits_give, tenants_due
 from quota.models import Account, AccountKind, Invoice, Posting, Tenant
 from quota.notifications import notices
 from quota.vocabulary import months
@@ -35,22 +38,33 @@ log = structlog.get_logger(__name__)
 CLOSES_AFTER = dt.timedelta(hours=6)
 DRAFT = "draft"
 
-_LINE = ("kind", "order", "cell", "band", "text", "at", "starts_at", "ends_at", "amount")
+_LINE = ("kind", "order", "cell", "band", "text", "at", "starts_at", "ends_at", "amount", "credit")
+_KINDS = ("charge", "refund", "usage", "credit")
 _ORDERS = """
 SELECT p.kind, p.order_id, COALESCE(o.cell, ''), COALESCE(b.name, ''), p.text, p.occurred_at, o.starts_at, o.ends_at,
-    e.amount
+    e.amount, NULL
 FROM quota_posting p JOIN quota_ledgerentry e ON e.posting_id = p.id
 JOIN quota_account a ON a.id = e.account_id AND a.kind = 'revenue'
 LEFT JOIN quota_order o ON o.id = p.order_id LEFT JOIN quota_priorityband b ON b.id = o.band_id
-WHERE p.tenant_id = %s AND p.occurred_at >= %s AND p.occurred_at < %s AND p.kind <> 'usage'
+WHERE p.tenant_id = %s AND p.occurred_at >= %s AND p.occurred_at < %s AND p.kind NOT IN ('usage', 'credit')
 ORDER BY p.order_id, p.occurred_at, p.id
 """
 _USAGE = """
 SELECT 'usage', NULL, m.cell, COALESCE(b.name, ''), 'usage', NULL, min(m.hour), max(m.hour) + interval '1 hour',
-    sum(m.price)
+    sum(m.price), NULL
 FROM quota_posting p JOIN quota_meteredhour m ON m.posting_id = p.id LEFT JOIN quota_priorityband b ON b.id = m.band_id
 WHERE p.tenant_id = %s AND p.occurred_at >= %s AND p.occurred_at < %s AND p.kind = 'usage'
 GROUP BY m.cell, b.name ORDER BY m.cell, b.name
+"""
+_CREDITS = """
+SELECT 'credit', NULL, c.cell, '', CASE c.kind
+        WHEN 'pending' THEN 'job ' || c.job || ': tasks were pending beyond the promise'
+        WHEN 'evictions' THEN 'job ' || c.job || ': tasks were evicted beyond the promise'
+        ELSE 'job ' || c.job || ': correction of credit ' || c.corrects_id || ': ' || c.reason END,
+    p.occurred_at, c.since, c.until, -c.amount, c.id
+FROM quota_posting p JOIN quota_credit c ON c.posting_id = p.id
+WHERE p.tenant_id = %s AND p.occurred_at >= %s AND p.occurred_at < %s AND p.kind = 'credit'
+ORDER BY c.cell, c.job, c.id
 """
 
 
@@ -111,6 +125,7 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
                 f"the month {month:%Y-%m} of {tenant.name} can be closed from"
                 f" {period.ends_at + CLOSES_AFTER:%F %H:%M} UTC on; try again then",
             )
+        credits_give(entry, tenant, month, until=period.ends_at)
         first = _month_due(tenant)
         if first is not None and first < month:  # the postings of that month would be on no invoice
             raise Conflict(
@@ -143,7 +158,8 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
 
 
 def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
-    """Charge the usage until the end of yesterday, then close every month that has ended and has charges. Idempotent.
+    """Charge the usage until the end of yesterday, then credit broken promises, then close every month that has ended
+    and has charges. Idempotent.
 
     One transaction per tenant and month. If one month cannot be closed, the other months are still closed, and the
     first error is raised at the end. If usage cannot be charged, no month is closed, because that usage would be
@@ -152,7 +168,7 @@ def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
     with clock.at(now or clock.now()):
         metering.usage_charge()
         closed: list[Invoice] = []
-        failures: list[Exception] = []
+        failures: list[Exception] = _give_credits()
         for tenant in Tenant.objects.filter(pk__in=_with_open_charges()).order_by("id"):
             try:
                 while (month := _month_due(tenant)) is not None:
@@ -163,6 +179,28 @@ def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
         if failures:
             raise failures[0]
         return closed
+
+
+def _give_credits() -> list[Exception]:
+    """Credit the broken promises of all months that have ended. Return the errors, at most one per tenant.
+
+    A month with an error is not credited. `invoice_close` tries it again, and fails with the same error.
+    """
+    due = tenants_due()
+    failures: list[Exception] = []
+    for tenant in Tenant.objects.filter(pk__in=due).order_by("id"):
+        try:
+            month = months.month_of(due[tenant.pk], tenant.time_zone)
+            last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"))["month"]
+            month = month if last is None else max(month, months.after(last))
+            while clock.now() >= (period := period_of(tenant, month)).ends_at + CLOSES_AFTER:
+                with records.write(system("credits")) as entry:
+                    credits_give(entry, tenant, month, until=period.ends_at)
+                month = months.after(month)
+        except Exception as error:
+            log.exception("cannot credit a tenant for broken promises", tenant=tenant.name)
+            failures.append(error)
+    return failures
 
 
 def _draw_up(tenant: Tenant, period: InvoiceMonth) -> Invoice:
@@ -185,7 +223,8 @@ def _draw_up(tenant: Tenant, period: InvoiceMonth) -> Invoice:
 def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
     """Return the lines of the invoice for JSON.
 
-    There is one line per posting of an order, and one line per cell and band for usage. Makes two queries.
+    There is one line per posting of an order, one line per cell and band for usage, and one line per credit. Makes
+    three queries.
     """
     given = [tenant.pk, period.begins_at, period.ends_at]
     with connection.cursor() as cursor:
@@ -193,7 +232,9 @@ def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
         orders = cursor.fetchall()
         cursor.execute(_USAGE, given)  # type: ignore[arg-type]
         usage = cursor.fetchall()
-    return [dict(zip(_LINE, map(_written, row), strict=True)) for row in (*orders, *usage)]
+        cursor.execute(_CREDITS, given)  # type: ignore[arg-type]
+        credited = cursor.fetchall()
+    return [dict(zip(_LINE, map(_written, row), strict=True)) for row in (*orders, *usage, *credited)]
 
 
 def _written(value: Any) -> Any:
@@ -204,20 +245,21 @@ def _written(value: Any) -> Any:
 
 
 def _with_open_charges() -> Sequence[int]:
-    """Return the ids of the tenants that have charges, refunds or usage after their last invoice. Makes one query."""
+    """Return the ids of the tenants that have charges, refunds, credits or usage after their last invoice. Makes one
+    query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT p.tenant_id FROM quota_posting p LEFT JOIN (SELECT tenant_id, max(ends_at) AS ends_at"
             " FROM quota_invoice GROUP BY tenant_id) i ON i.tenant_id = p.tenant_id"
-            " WHERE p.kind IN ('charge', 'refund', 'usage') AND p.occurred_at >= COALESCE(i.ends_at, '-infinity')"
-            " GROUP BY p.tenant_id"
+            " WHERE p.kind = ANY(%s) AND p.occurred_at >= COALESCE(i.ends_at, '-infinity') GROUP BY p.tenant_id",
+            [list(_KINDS)],
         )
         return [row[0] for row in cursor.fetchall()]
 
 
 def _month_due(tenant: Tenant) -> dt.date | None:
     last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"), end=Max("ends_at"))
-    waiting = Posting.objects.filter(tenant=tenant, kind__in=["charge", "refund", "usage"])
+    waiting = Posting.objects.filter(tenant=tenant, kind__in=_KINDS)
     if last["end"] is not None:
         waiting = waiting.filter(occurred_at__gte=last["end"])
     first = waiting.aggregate(first=Min("occurred_at"))["first"]

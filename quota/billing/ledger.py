@@ -2,7 +2,8 @@
 
     treasury ──budget──► available ──hold──► held ──charge──► revenue
         available ◄──unhold── held      available ◄──refund── revenue
-        available, owed ──usage──► revenue      available ──settle──► owed      available ──transfer──► available
+        available, owed ──usage──► revenue ──credit──► available
+        available ──settle──► owed      available ──transfer──► available
 
 Functions that take an `entry` (a record of the audit log, see `quota.records`) run inside the transaction of this
 record, which also updates the balances. Locks:
@@ -148,6 +149,32 @@ def usage(
     covered = min(amount, max(0, rows[available(tenant)].balance))
     moves = {available(tenant): -covered, owed(tenant): covered - amount, REVENUE: amount}
     return _post(entry, "usage", tenant, rows, moves, text=text, key=key, occurred_at=occurred_at, pk=pk)
+
+
+def credit(
+    entry: records.RecordEntry,
+    tenant: Tenant,
+    amount: int,
+    *,
+    text: str,
+    key: str = "",
+    occurred_at: dt.datetime | None = None,
+) -> Posting:
+    """Pay back a part of the charges, because a cell broke its promise. A negative `amount` takes a credit back: from
+    available money, and if it is not enough, the tenant owes the rest.
+
+    `occurred_at`: as for `usage`. The caller makes sure that `amount` is at most `revenue_from`.
+    """
+    rows = accounts_locked(tenant)
+    covered = min(-amount, max(0, rows[available(tenant)].balance)) if amount < 0 else -amount
+    moves = {available(tenant): -covered, owed(tenant): covered + amount, REVENUE: -amount}
+    return _post(entry, "credit", tenant, rows, moves, text=text, key=key, occurred_at=occurred_at)
+
+
+def revenue_from(tenant: Tenant) -> int:
+    """Return the sum of all charges of a tenant, less refunds and credits. The caller has locked its accounts."""
+    found = LedgerEntry.objects.filter(posting__tenant=tenant, account__kind=AccountKind.REVENUE.value)
+    return int(found.aggregate(total=Sum("amount", default=0))["total"])
 
 
 def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str = "") -> Posting:

@@ -63,6 +63,14 @@ SELECT format('invoice %%s: it has %%s charged and %%s refunded, but the ledger 
             JOIN quota_account a ON a.id = e.account_id AND a.kind = 'revenue'
         WHERE p.tenant_id = i.tenant_id AND p.occurred_at >= i.begins_at AND p.occurred_at < i.ends_at
     ) r WHERE (i.charged, i.refunded) <> (r.charged, r.refunded)
+UNION ALL
+SELECT format('posting %%s of kind credit: its lines add up to %%s, but it took %%s from the revenue', p.id,
+              c.amount, -r.amount)
+    FROM quota_posting p
+    CROSS JOIN LATERAL (SELECT COALESCE(sum(amount), 0) AS amount FROM quota_credit WHERE posting_id = p.id) c
+    CROSS JOIN LATERAL (SELECT COALESCE(sum(e.amount), 0) AS amount FROM quota_ledgerentry e
+        JOIN quota_account a ON a.id = e.account_id AND a.kind = 'revenue' WHERE e.posting_id = p.id) r
+    WHERE p.kind = 'credit' AND c.amount <> -r.amount
 """
 
 
@@ -71,7 +79,8 @@ def ledger_check() -> list[str]:
 
     The function checks these rules. The amounts of each posting add up to zero, and so do all balances. A balance is
     the sum of its entries. Held money equals the prices of open orders. Postings of each order match its state. A
-    tenant that owes has no available money. Closed invoices equal the revenue of their months.
+    tenant that owes has no available money. Closed invoices equal the revenue of their months. Lines of
+    credits equal their postings.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CHECKS, [])

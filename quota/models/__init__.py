@@ -2,6 +2,7 @@
 `quota`.
 """
 
+from quota.models.credits import Credit, PromiseBreach
 from quota.models.ledger import Account, AccountKind, Budget, Invoice, LedgerEntry, MeteredHour, Posting
 from quota.models.market import ApprovalRule, Market, Shortfall
 from quota.models.notices import Notice, NoticeChannel, NoticeDelivery, NoticeRead
@@ -21,6 +22,7 @@ __all__ = [
     "Capability",
     "CapabilityRequest",
     "CellCapacity",
+    "Credit",
     "Invitation",
     "Invoice",
     "LedgerEntry",
@@ -36,6 +38,7 @@ __all__ = [
     "Posting",
     "PriceList",
     "PriorityBand",
+    "PromiseBreach",
     "Quota",
     "QuotaExpiry",
     "QuotaUse",

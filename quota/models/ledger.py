@@ -59,8 +59,8 @@ class Posting(models.Model):
     """One movement of money.
 
     Append-only: rows never change. A database trigger checks that the amounts of a posting's entries add up to zero.
-    `kind`: budget, hold, unhold, charge, refund, usage, settle or transfer. `occurred_at`: decides the month of the
-    invoice.
+    `kind`: budget, hold, unhold, charge, refund, usage, credit, settle or transfer. `occurred_at`: decides the month of
+    the invoice.
     """
 
     kind = models.CharField(_("kind of posting"), max_length=16)

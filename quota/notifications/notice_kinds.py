@@ -52,6 +52,8 @@ KINDS: tuple[NoticeKind, ...] = (
     NoticeKind("budget.dropped", "Running jobs were moved to the free priority, because the budget is spent."),
     NoticeKind("budget.resumed", "Buying or submitting is possible again."),
     NoticeKind("invoice.ready", "The invoice of a month is ready."),
+    NoticeKind("credit.given", "Credits were paid back, because a cell broke its promise."),
+    NoticeKind("credit.corrected", "An SRE corrected a credit for a broken promise."),
     NoticeKind("member.changed", "A member joined, left, or has another role."),
     NoticeKind("invitation.sent", "A person was invited."),
     NoticeKind("invitation.accepted", "A person accepted an invitation."),

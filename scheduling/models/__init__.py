@@ -25,7 +25,7 @@ from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine, MaintenanceWindow, Pool, Repacking, RepackingStep
 from scheduling.models.packages import ConfigDelivery, ConfigFile, ConfigVersion, Package, PackageTag
 from scheduling.models.shells import LockFile, LockSession, ShellSession
-from scheduling.models.statistics import JournalTally, NoticeCount, StatisticsReader
+from scheduling.models.statistics import JournalTally, NoticeCount, PromisedEviction, PromiseReader, StatisticsReader
 from scheduling.models.tasks import CrashedPair, Departure, DisruptionCount, Task
 from scheduling.models.usage import CellAutoscaling, InstanceUsage, JobAutoscaling, MeteringHour, ReservedInHour
 from scheduling.models.workflows import Workflow, WorkflowNode, WorkflowReader

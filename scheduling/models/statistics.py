@@ -55,6 +55,50 @@ class JournalTally(models.Model):
         return f"{self.figure} {self.label} at {self.hour:%F %H}h"
 
 
+class PromiseReader(models.Model):
+    """How far broken promises of a cell were reported to quota (`scheduling.promises`). Cells without a promise have no
+    row. `revision`: the journal was read for evictions up to it. `looked_at`: when the pending tasks were last
+    examined.
+    """
+
+    cell = models.OneToOneField(Cell, models.CASCADE, primary_key=True, related_name="promise_reader")
+    revision = models.BigIntegerField(default=0)
+    looked_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = _("progress of the reports about promises")
+        verbose_name_plural = _("progress of the reports about promises")
+
+    def __str__(self) -> str:
+        return f"{self.cell} at revision {self.revision}"
+
+
+class PromisedEviction(models.Model):
+    """An eviction of a prod task for which its cell answers. Rows are kept for the 30 days of the promise, because
+    PostgreSQL may keep the journal for a shorter time. `revision`, `seq`: the event.
+    """
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="+", db_index=False)  # the constraint serves it
+    revision = models.BigIntegerField()
+    seq = models.IntegerField()
+    job_uid = models.UUIDField(_("job UID"))
+    index = models.PositiveIntegerField(_("task index"))
+    at = models.DateTimeField(_("time"))
+    cause = models.CharField(_("cause"), max_length=32)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["job_uid", "index", "at"], name="promised_eviction_by_task"),
+            models.Index(fields=["cell", "at"], name="promised_eviction_by_time"),
+        ]
+        constraints = [models.UniqueConstraint(fields=["cell", "revision", "seq"], name="one_row_per_eviction")]
+        verbose_name = _("eviction that counts for the promise")
+        verbose_name_plural = _("evictions that count for the promise")
+
+    def __str__(self) -> str:
+        return f"{self.job_uid}/{self.index} at {self.at:%F %T}"
+
+
 class NoticeCount(models.Model):
     """The number of tasks that left their machines on one day (UTC), by `cause` and by `delivered`. `delivered`: how
     much of their notice period the tasks received: full, short, none or unknown.

@@ -22,6 +22,9 @@ POLLS_MISSED = 2.2
 LONGEST_POLL_S = 5.0
 # The usage of a job's last day is archived, and its costs are charged, after this time.
 LEAST_ENDED_DAYS = 2.0
+MOST_START_S = 30 * 86400
+# An eviction is credited with the price of a month at most.
+MOST_EVICTION_HOURS = 720
 
 
 class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -133,6 +136,21 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     shortage_at: float = 0.97
     """If tasks use more than this share of a machine's RAM or disk, some of them are evicted (§6.2); 0: never."""
 
+    promise_start_s: float = 0.0
+    """The published promise: a prod task within quota starts within this many seconds if nothing but missing capacity
+    delays it; 0: no promise. The time beyond it is credited on the invoice."""
+
+    promise_share: float = 1.0
+    """Which share of the price of a task's quota is credited for the time that it was pending beyond the promise; at
+    most 1."""
+
+    promise_evictions: float = 0.0
+    """The published promise: the cell evicts each prod task at most this many times in 30 days; 0: no promise. Each
+    further eviction is credited on the invoice."""
+
+    promise_eviction_hours: float = 1.0
+    """For how many hours the price of the task is credited per eviction beyond the promise; at most 720."""
+
 
 def load(settings: dict[str, object]) -> CellSettings:
     """Return the stored settings of a cell as a `CellSettings`. Raises `Rejected` if a setting is wrong; the error
@@ -155,7 +173,16 @@ def load(settings: dict[str, object]) -> CellSettings:
         problems["shortage_at"] = "shortage_at must be between 0 and 1"
     if loaded.metered_hours_keep_days < LEAST_METERED_DAYS:
         problems["metered_hours_keep_days"] = f"metered_hours_keep_days must be at least {LEAST_METERED_DAYS}"
-    for name in ("suspect_share", "believed_share", "vanished_most_share", "stop_share", "confirm_share"):
+    if loaded.promise_evictions != int(loaded.promise_evictions):
+        problems["promise_evictions"] = "promise_evictions must be a whole number"
+    if loaded.promise_start_s > MOST_START_S:
+        problems["promise_start_s"] = f"promise_start_s must be at most {MOST_START_S}, which is 30 days"
+    if abs(loaded.promise_share * 1000 - round(loaded.promise_share * 1000)) > 1e-6:
+        problems["promise_share"] = "promise_share must have at most three decimals"
+    if loaded.promise_eviction_hours > MOST_EVICTION_HOURS:
+        problems["promise_eviction_hours"] = f"promise_eviction_hours must be at most {MOST_EVICTION_HOURS}"
+    shares = ("suspect_share", "believed_share", "vanished_most_share", "stop_share", "confirm_share", "promise_share")
+    for name in shares:
         if not 0 < getattr(loaded, name) <= 1:
             problems[name] = f"{name} must be greater than 0 and at most 1"
     if problems:

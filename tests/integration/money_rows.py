@@ -12,6 +12,7 @@ from quota.billing import ledger
 from quota.billing.invoices import invoice_close
 from quota.models import (
     AccountKind,
+    Credit,
     Invoice,
     LedgerEntry,
     MeteredHour,
@@ -105,6 +106,26 @@ def an_invoice(tenant: Tenant, *, begin: dt.datetime = BEGIN) -> Invoice:
         charged(tenant, 3_000_000, begin=begin)
     with clock.at(begin + dt.timedelta(days=40)):
         return invoice_close(principal=ME, tenant=tenant, month=begin.date().replace(day=1))
+
+
+def a_credit(tenant: Tenant, amount: int = 100, *, cell: str = "cc", job: str = "web") -> Credit:
+    """Credit a tenant, which was charged more before, for a broken promise. The line has no evidence."""
+    with records.write(ME) as entry:
+        posting = ledger.credit(entry, tenant, amount, text="credit")
+    return Credit.objects.create(
+        tenant=tenant,
+        cell=cell,
+        month=posting.occurred_at.date().replace(day=1),
+        job_uid="1" * 32,
+        job=job,
+        kind="pending",
+        amount=amount,
+        posting=posting,
+        actor=ME.name,
+        since=posting.occurred_at,
+        until=posting.occurred_at,
+        created_at=posting.occurred_at,
+    )
 
 
 def invoice_check(invoice: Invoice) -> list[str]:

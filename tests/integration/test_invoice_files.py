@@ -96,7 +96,7 @@ def test_csv_is_exact_local_and_harmless() -> None:
     assert first["posted_at"] == "2026-03-04T19:30:00-05:00"
     assert first["tenant"] == "'+tenant"
     assert refund[7].startswith("'=cmd")
-    assert refund[-2:] == ["-0.000001", "-1"]
+    assert refund[-3:] == ["-0.000001", "-1", ""]
 
 
 @pytest.mark.parametrize("amount, told", [(0, "0.000000"), (-1, "-0.000001"), (2**63 - 1, "9223372036854.775807")])
