@@ -14,6 +14,7 @@ from quota.api import (
     notices,
     orders,
     prices,
+    promise_credits,
     records,
     service_accounts,
     sessions,
@@ -96,6 +97,14 @@ urlpatterns = [
     path("quota/invoices/<str:number>/", money.InvoiceView.as_view(), name="invoice"),
     path("quota/invoices/<str:number>.pdf", money.InvoicePdfView.as_view(), name="invoice-pdf"),
     path("quota/invoices/<str:number>.csv", money.InvoiceCsvView.as_view(), name="invoice-csv"),
+    path("quota/credits/", promise_credits.CreditsView.as_view(), name="credits"),
+    path("quota/credits.csv", promise_credits.CreditsCsvView.as_view(), name="credits-csv"),
+    path("quota/credits/totals/", promise_credits.CreditTotalsView.as_view(), name="credit-totals"),
+    path(
+        "quota/credits/expected/<str:tenant>/", promise_credits.ExpectedCreditsView.as_view(), name="credits-expected"
+    ),
+    path("quota/credits/<int:credit>/", promise_credits.CreditView.as_view(), name="credit"),
+    path("quota/credits/<int:credit>/correct/", promise_credits.CreditCorrectView.as_view(), name="credit-correct"),
     path("quota/usage/", usage.UsageView.as_view(), name="usage"),
     path("quota/costs/", money.CostsView.as_view(), name="costs"),
     path("quota/costs.csv", money.CostsCsvView.as_view(), name="costs-csv"),

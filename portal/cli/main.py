@@ -37,6 +37,7 @@ from portal.cli import (
     packages,
     pages,
     pools,
+    promises,
     quota,
     repacking,
     resolve,
@@ -76,13 +77,14 @@ for part in (
     pages.app,
     resolve.app,
     cells.app,
+    promises.promise_app,
     drains.app,
     tokens.app,
     sql.app,
     experiments.app,
 ):
     app.registered_commands += part.registered_commands
-for part in (orders.app, money.app):
+for part in (orders.app, money.app, promises.app):
     quota.quota.registered_commands += part.registered_commands
 tenants.tenant.add_typer(service_accounts.account, name="service-account", no_args_is_help=True)
 tenants.tenant.add_typer(capabilities.capability, name="capability", no_args_is_help=True)

@@ -22,7 +22,9 @@ from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.master.queue_health import queues
 from scheduling.models import Cell
 from scheduling.models.machines import REMOVED
+from scheduling.policy import cell_settings
 from scheduling.pools.selectors import pools_of, states_of
+from scheduling.promises.promise_rules import promise_of, sentences
 
 PAGE_SIZE = 50
 MOST_STUDIES = 50
@@ -82,6 +84,7 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
         "revision": row.revision,
         "counts": counts,
         "queues": queues(row.id),
+        "promise": sentences(promise_of(cell_settings.load(row.settings))),
         "filters": Filters(fields, _("Filter")),
         "table": Table(_("Machines"), columns, shown, empty, row_template="sigma/rows/machine.html"),
         "page_obj": machines,

@@ -7,7 +7,7 @@ from django.urls import path
 from portal.sigma import cells, home, names, notices, services, sign_in, tokens
 from portal.sigma.history import event, past_cell
 from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update, why, workflows
-from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
+from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, promise_credits, quota
 from portal.sigma.shop import pages as shop
 from portal.sigma.shop import quote
 from portal.sigma.sql import pages as sql
@@ -110,6 +110,10 @@ urlpatterns = [
     path("billing/budget/", billing.budget, name="budget"),
     path("billing/hand-down/", billing.hand_down, name="hand-down"),
     path("billing/ledger.csv", billing.ledger_csv, name="ledger-csv"),
+    path("billing/credits/", promise_credits.credit_list, name="credits"),
+    path("billing/credits.csv", promise_credits.credits_csv, name="credits-csv"),
+    path("billing/credits/<int:number>/", promise_credits.credit, name="credit"),
+    path("billing/credits/<int:number>/correct/", promise_credits.correct, name="credit-correct"),
     path("billing/draft/", billing.draft, name="draft"),
     path("billing/draft.pdf", billing.draft_file, {"form": "pdf"}, name="draft-pdf"),
     path("billing/draft.csv", billing.draft_file, {"form": "csv"}, name="draft-csv"),

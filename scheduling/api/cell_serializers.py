@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from drf_spectacular.utils import inline_serializer
+from drf_spectacular.utils import extend_schema_field, inline_serializer
 from rest_framework import serializers
 
 from quota.serializers import ReadSerializer
 from scheduling.api.fields import MachineStateField, Quantities, Texts
 from scheduling.models import Cell, Machine
+from scheduling.policy import cell_settings
+from scheduling.promises.promise_rules import promise_of, sentences
 
 _SETTINGS = "Settings by name. `GET cells/{cell}/settings/` lists all of them."
 
@@ -78,6 +81,19 @@ class CellSettingsSerializer(serializers.Serializer[Any]):
     in_force = serializers.DictField(child=serializers.JSONField())
 
 
+class PromiseSerializer(serializers.Serializer[Any]):
+    """What a cell promises to prod tasks within quota. `start_s`: the seconds within which they start; `evictions`: how
+    often each is evicted in 30 days at most; 0: not promised. `share`: the credited share of the price of pending time.
+    `eviction_hours`: the hours of the price that are credited per eviction beyond the promise.
+    """
+
+    start_s = serializers.FloatField()
+    evictions = serializers.IntegerField()
+    share = serializers.FloatField()
+    eviction_hours = serializers.FloatField()
+    sentences = serializers.ListField(child=serializers.CharField())
+
+
 class CellDetailSerializer(CellSerializer):
     """A cell. `machines`, `tasks`, `jobs`: how many of them are in each state. Jobs that you may not see are not
     counted, and neither are their tasks.
@@ -86,10 +102,16 @@ class CellDetailSerializer(CellSerializer):
     machines = serializers.DictField(child=serializers.IntegerField(), source="counts.machines")
     tasks = serializers.DictField(child=serializers.IntegerField(), source="counts.tasks")
     jobs = serializers.DictField(child=serializers.IntegerField(), source="counts.jobs")
+    promise = serializers.SerializerMethodField()
 
     class Meta(CellSerializer.Meta):
-        fields = [*CellSerializer.Meta.fields, "machines", "tasks", "jobs"]
+        fields = [*CellSerializer.Meta.fields, "machines", "tasks", "jobs", "promise"]
         read_only_fields = fields
+
+    @extend_schema_field(PromiseSerializer)
+    def get_promise(self, cell: Cell) -> dict[str, Any]:
+        promise = promise_of(cell_settings.load(cell.settings))
+        return {**asdict(promise), "sentences": sentences(promise)}
 
 
 class MachineSerializer(ReadSerializer):

@@ -262,6 +262,12 @@ DOORS = (
     Door("get", "api/v1/quota/invoices/{number}/", PAYS, hidden=("stranger",)),
     Door("get", "api/v1/quota/invoices/{number}.pdf", PAYS, hidden=("stranger",)),
     Door("get", "api/v1/quota/invoices/{number}.csv", PAYS, hidden=("stranger",)),
+    Door("get", "api/v1/quota/credits/", ALL),
+    Door("get", "api/v1/quota/credits.csv", ALL),
+    Door("get", "api/v1/quota/credits/totals/", ("sre",)),
+    Door("get", "api/v1/quota/credits/expected/{tenant}/", PAYS, **SEES),
+    Door("get", "api/v1/quota/credits/{credit}/", PAYS, hidden=("stranger",)),
+    Door("post", "api/v1/quota/credits/{credit}/correct/", ("sre",), body={"to": 5, "reason": "x"}),
     Door("get", "api/v1/quota/usage/", (), refused=422),  # the query with tenant and cell is missing
     Door("get", "api/v1/quota/costs/", ALL),
     Door("get", "api/v1/quota/costs.csv", ALL),
@@ -490,6 +496,7 @@ class World:
     order: int
     channel: int
     number: str
+    credit: int
 
     def call(self, role: str, door: Door, tenant: str) -> int:
         """Call an endpoint, check that the OpenAPI document describes the answer, and return its status."""
@@ -527,6 +534,7 @@ class World:
             reference="v1",
             channel=self.channel,
             number=self.number,
+            credit=self.credit,
             account="ci",
             secret="db",
             config="flags",
@@ -613,6 +621,7 @@ def _world() -> World:
         ends_at=now.replace(microsecond=0) + dt.timedelta(days=1),
     )
     channel = channel_add(principal=system("test"), tenant=own, kind="webhook", target="https://hooks.example/in")
+    invoice = money_rows.an_invoice(own)
     return World(
         clients={
             **clients,
@@ -635,7 +644,8 @@ def _world() -> World:
         quote=quote.id,
         order=order.id,
         channel=channel.id,
-        number=money_rows.an_invoice(own).number,
+        number=invoice.number,
+        credit=money_rows.a_credit(own).pk,
     )
 
 

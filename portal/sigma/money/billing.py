@@ -248,6 +248,7 @@ _KINDS = {
     "charge": gettext_lazy("Credits charged"),
     "refund": gettext_lazy("Credits refunded"),
     "usage": gettext_lazy("Credits charged for measured usage"),
+    "credit": gettext_lazy("Credits for a broken promise"),
     "settle": gettext_lazy("Debt paid"),
     "transfer": gettext_lazy("Credits transferred"),
 }

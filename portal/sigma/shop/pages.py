@@ -28,6 +28,9 @@ from quota.request_cache import reads_once
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may, require
+from scheduling.models import Cell
+from scheduling.policy import cell_settings
+from scheduling.promises.promise_rules import promise_of, sentences
 
 MOST = 200
 # The fields of the form that can have an error.
@@ -84,12 +87,19 @@ def _shown(
             context |= {
                 "offer": offer,
                 "sees_money": may(principal, Action.BILLING_VIEW, tenant=tenant.name),
+                "promise": _promise(wish.cell) if bands_by_name()[wish.band].prod else [],
                 "own": own_of(principal, tenant, wish.cell, wish.band),
                 "approval": approval_words(tenant, wish.cell, wish.band, offer.price, orderer=principal.name),
                 "owners": owners_of(tenant) if offer.missing else [],
             }
             form.errors |= offer.short
     return render(request, "sigma/shop/shop.html", _context(form, choices, bands, principal) | context)
+
+
+def _promise(cell: str) -> list[str]:
+    """Return the promise of a cell as sentences; empty if it promises nothing."""
+    stored = Cell.operated.filter(name=cell).values_list("settings", flat=True).first()
+    return sentences(promise_of(cell_settings.load(stored or {})))
 
 
 def _quote(request: HttpRequest, principal: Principal, tenants: Mapping[str, Tenant], choices: Choices) -> HttpResponse:

@@ -92,6 +92,7 @@ SENTENCES: Mapping[str, str | Promise] = {
     "order.timed-out": gettext_lazy("Order %(order)s was cancelled, because nobody decided about the order in time."),
     "quote.made": gettext_lazy("Quote %(quote)s was created: %(amounts)s, %(band)s in cell %(cell)s for %(price)s."),
     "invoice.closed": gettext_lazy("Invoice %(number)s of %(month)s was closed with a total of %(total)s."),
+    "credit.corrected": gettext_lazy("Credit %(credit)s was corrected from %(before)s to %(amount)s: %(reason)s"),
     "channel.added": gettext_lazy("The notification channel %(target)s was added."),
     "channel.changed": gettext_lazy("The notification channel %(target)s was changed."),
     "channel.removed": gettext_lazy("The notification channel %(target)s was removed."),
