@@ -29,8 +29,8 @@ from unfold.sites import UnfoldAdminSite
 from unfold.templatetags import unfold_list
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from portal.console import capacity, moments, name_servers, simulator, sites, sql, statistics
-from portal.console.attention import add_market_messages
+from portal.console import capacity, moments, name_servers, navigation, simulator, sites, sql, statistics, tables
+from portal.console.home.page import home
 from portal.console.journal import JournalAdmin
 from portal.gallery.pages import console_gallery
 from portal.settings.security_headers import CONSOLE
@@ -39,90 +39,7 @@ from quota.admin.base import LeanMedia
 from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.second_factor import second_factors_remove
 from scheduling import admin as scheduling_admin
-from scheduling.admin.drains_and_brakes import notify_held
 from scheduling.models import Event
-
-# The groups of links: the title of the group, then title, icon and page of each link.
-_SIDEBAR: tuple[tuple[Any, ...], ...] = (
-    (
-        _("Cells"),
-        (_("Capacity of sites"), "public", "sites"),
-        (_("Sites"), "location_on", "scheduling_site"),
-        (_("Clusters"), "lan", "scheduling_cluster"),
-        (_("Cells"), "hub", "scheduling_cell"),
-        (_("Machines"), "dns", "scheduling_machine"),
-        (_("Cell at a past moment"), "history", "moments"),
-        (_("DNS names"), "travel_explore", "names"),
-        (_("SQL over the history"), "terminal", "sql"),
-        (_("Machine drains"), "water_drop", "scheduling_drain"),
-        (_("Maintenance calendar"), "event", "scheduling_maintenancewindow"),
-        (_("Machine pools"), "workspaces", "scheduling_pool"),
-        (_("Re-packings"), "inventory_2", "scheduling_repacking"),
-        (_("Safety brakes"), "front_hand", "scheduling_brake"),
-        (_("Join tokens"), "key", "scheduling_jointoken"),
-        (_("Scheduler leases"), "schedule", "scheduling_lease"),
-    ),
-    (
-        _("Jobs and tasks"),
-        (_("Jobs"), "work", "scheduling_job"),
-        (_("Tasks"), "list", "scheduling_task"),
-        (_("Job updates"), "update", "scheduling_update"),
-        (_("Why tasks are pending"), "help", "scheduling_pendingverdict"),
-        (_("Tasks being stopped"), "logout", "scheduling_departure"),
-        (_("Crashes by task and machine"), "block", "scheduling_crashedpair"),
-        (_("Shell sessions"), "terminal", "scheduling_shellsession"),
-        (_("Journal"), "history", "scheduling_event"),
-        (_("Archive files"), "inventory_2", "scheduling_archivefile"),
-        (_("Statistics"), "query_stats", "statistics"),
-        (_("Simulator"), "schedule", "simulator"),
-    ),
-    (
-        _("Market"),
-        (_("Orders"), "shopping_cart", "quota_order"),
-        (_("Capacity shortfalls"), "warning", "quota_shortfall"),
-        (_("Quota grants"), "sell", "quota_quota"),
-        (_("Quota in use"), "bar_chart", "quota_quotause"),
-        (_("Capacity planning"), "monitoring", "capacity"),
-        (_("Capacity of cells"), "database", "quota_cellcapacity"),
-        (_("Market rules"), "storefront", "quota_market"),
-        (_("Approval rules"), "rule", "quota_approvalrule"),
-        (_("Priority bands"), "sort", "quota_priorityband"),
-        (_("Price lists"), "payments", "quota_pricelist"),
-        (_("Price quotes"), "request_quote", "quota_quote"),
-    ),
-    (
-        _("Money"),
-        (_("Budgets of tenants"), "savings", "quota_budget"),
-        (_("Credit accounts"), "account_balance", "quota_account"),
-        (_("Ledger"), "receipt_long", "quota_posting"),
-        (_("Invoices"), "description", "quota_invoice"),
-    ),
-    (
-        _("Tenants"),
-        (_("Tenants"), "groups", "quota_tenant"),
-        (_("Memberships"), "person", "quota_membership"),
-        (_("Invitations"), "mail", "quota_invitation"),
-        (_("Service accounts"), "robot_2", "quota_serviceaccount"),
-        (_("Capabilities"), "shield", "quota_capability"),
-        (_("Capability requests"), "back_hand", "quota_capabilityrequest"),
-        (_("Audit records"), "history", "quota_record"),
-    ),
-    (
-        _("Users and tokens"),
-        (_("Users"), "person", "auth_user"),
-        (_("User groups"), "groups", "auth_group"),
-        (_("Tokens"), "key", "quota_token"),
-    ),
-    (
-        _("Notices"),
-        (_("Notices"), "notifications", "quota_notice"),
-        (_("Notification channels"), "forward_to_inbox", "quota_noticechannel"),
-        (_("Deliveries of notices"), "outgoing_mail", "quota_noticedelivery"),
-    ),
-    (_("Background work of the portal"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
-)
-# Pages that do not list the rows of a model.
-_OWN_PAGES = frozenset({"capacity", "moments", "names", "simulator", "sites", "sql", "statistics"})
 
 
 def kept_headers(headers: Callable[[Any], Iterable[Any]]) -> Callable[[Any], list[Any]]:
@@ -149,11 +66,9 @@ class SreSite(UnfoldAdminSite):
     """Django's admin site, as the console for SREs."""
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Return the first page of the console, with messages about what needs the attention of an SRE."""
-        if self.has_permission(request):
-            notify_held(request, self.name)
-            add_market_messages(request, self.name)
-        return super().index(request, extra_context)
+        """Return the first page of the console: what needs an SRE, and how the cells are."""
+        request.current_app = self.name  # type: ignore[attr-defined]
+        return home(request, self)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
         """Return the view `view`, with a wrapper that adds the console's Content-Security-Policy to each response."""
@@ -168,18 +83,23 @@ class SreSite(UnfoldAdminSite):
         return {**super().each_context(request), "colors": None}
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """Return the links of the sidebar that the user of the request may see. The links are grouped by subject, not
-        by Django app.
+        """Return the links of the sidebar that the user of the request may see. The links are grouped by task, not by
+        Django app.
         """
         groups = []
-        for title, *items in _SIDEBAR:
+        for group in navigation.GROUPS:
             links = [
-                {"title": str(name), "icon": icon, "link": self._link(page), "permission": self._seen(page)}
-                for name, icon, page in items
+                {
+                    "title": str(link.title),
+                    "icon": link.icon,
+                    "link": self.link(link.page),
+                    "permission": self._seen(link.page),
+                }
+                for link in group.often
             ]
             groups.append(
                 {
-                    "title": str(title),
+                    "title": str(group.title),
                     "separator": True,
                     "collapsible": False,
                     "items": self._get_navigation_items(request, links),  # type: ignore[attr-defined]
@@ -195,6 +115,7 @@ class SreSite(UnfoldAdminSite):
             path("names/", self.admin_view(partial(name_servers.page, site=self)), name="names"),
             path("simulator/", self.admin_view(partial(simulator.page, site=self)), name="simulator"),
             path("sites/", self.admin_view(partial(sites.page, site=self)), name="sites"),
+            path("tables/", self.admin_view(partial(tables.page, site=self)), name="tables"),
             path("statistics/", self.admin_view(partial(statistics.page, site=self)), name="statistics"),
             path("sql/", self.admin_view(partial(sql.page, site=self)), name="sql"),
             path("sql/saved/<int:number>/delete/", self.admin_view(sql.delete), name="sql-delete"),
@@ -203,11 +124,16 @@ class SreSite(UnfoldAdminSite):
             *super().get_urls(),
         ]
 
-    def _link(self, page: str) -> str:
-        return reverse(f"{self.name}:{page}" if page in _OWN_PAGES else f"{self.name}:{page}_changelist")
+    def link(self, page: str) -> str:
+        """Return the address of a page of `portal.console.navigation`."""
+        return reverse(f"{self.name}:{page}" if page in navigation.OWN_PAGES else f"{self.name}:{page}_changelist")
+
+    def sees(self, request: HttpRequest, page: str) -> bool:
+        """Return whether the user of the request may see a page of `portal.console.navigation`."""
+        return bool(self._seen(page)(request))
 
     def _seen(self, page: str) -> Any:
-        if page in _OWN_PAGES:
+        if page in navigation.OWN_PAGES:
             return self.has_permission
         return self._registry[apps.get_model(".".join(page.rsplit("_", 1)))].has_view_permission
 
@@ -257,7 +183,13 @@ class BeatTaskAdmin(LeanMedia, beat_admin.PeriodicTaskAdmin, ModelAdmin):  # typ
 
 
 class ScheduleAdmin(LeanMedia, ModelAdmin):
-    """The pages of the schedules of periodic tasks in the console."""
+    """The pages of the schedules of periodic tasks in the console. Lists of pages do not contain them: they are reached
+    from the form of a periodic task.
+    """
+
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Return no permission, so that Django's list of an app leaves these tables of a library out."""
+        return {}
 
 
 site = SreSite(name="admin")

@@ -54,7 +54,7 @@ def icons_named(project: Path) -> set[str]:
     words.update(name.replace("\\", "") for name in _IN_STYLES.findall(styles))
     for path in _own_sources(project):
         words.update(name for pair in _NAMED.findall(path.read_text()) for name in pair if name)
-    for path in ("portal/admin_site.py", "portal/settings/base.py"):  # type: ignore[assignment]
+    for path in ("portal/console/navigation.py", "portal/settings/base.py"):  # type: ignore[assignment]
         words.update(_QUOTED.findall((project / path).read_text()))
     return words
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from zoneinfo import ZoneInfo
 
 from portal import plots
-from portal.parts import filters, paging, tables, timelines
+from portal.parts import filters, meters, paging, tables, timelines
 from portal.parts.empty import Empty, EmptyAction
+from portal.parts.meters import Meter, Share, SplitMeter
 from portal.parts.moments import Moment, moment_of
 from portal.parts.tables import Cell, Column, Table
 from portal.parts.timelines import Mark, State, Timeline, Track
@@ -160,6 +161,32 @@ def section(given: Given) -> Empty:
     return NO_JOBS
 
 
+def reclaimed(given: Given) -> Meter:
+    return meters.meter(
+        "CPU",
+        capacity=640_000,
+        used=288_000,
+        reserved=384_000,
+        limit=704_000,
+        format_value=lambda milli: describe(CPU, milli),
+    )
+
+
+def nearly_full(given: Given) -> Meter:
+    return meters.meter("Disk", capacity=100, used=95, reserved=None, limit=None, format_value=str)
+
+
+def by_task(given: Given) -> SplitMeter:
+    tasks = [("web/3", 8_000), ("indexer/0", 4_000), ("crawler/7", 500)]
+    return meters.split_meter(
+        "Limits",
+        [Share(name, cpu, meters.colour_of(place)) for place, (name, cpu) in enumerate(tasks)],
+        scale=16_000,
+        capacity=16_000,
+        format_value=lambda milli: describe(CPU, milli),
+    )
+
+
 def whole_page(given: Given) -> Empty:
     return Empty(
         "Nothing is archived yet.",
@@ -191,6 +218,8 @@ def outside(given: Given) -> Moment:
 EXAMPLES: tuple[tuple[str, str, str, tuple[Callable[[Given], object], ...]], ...] = (
     ("Table", "parts/table.html", "table", (sortable, counted_by_cursor, without_rows)),
     ("Chart", "parts/plot.html", "plot", (lines, bars, no_data)),
+    ("Meter", "parts/meter.html", "meter", (reclaimed, nearly_full)),
+    ("Split meter", "parts/split_meter.html", "split_meter", (by_task,)),
     ("Timeline", "parts/timeline.html", "timeline", (story_of_a_job, without_events)),
     ("Filters", "parts/filters.html", "filters", (filters_in_force, no_filter_in_force)),
     ("Empty", "parts/empty.html", "empty", (section, no_match, whole_page)),

@@ -7,11 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -380,22 +379,3 @@ class BrakeAdmin(FactsAdmin):
         service=lambda brake, **given: brake_keep(cell=brake.cell, kind=brake.kind, **given),
         row_as="brake",
     )
-
-
-def notify_held(request: HttpRequest, site: str) -> None:
-    """Add an error message to the page for each brake that holds tasks back and waits for an SRE's decision."""
-    for brake in Brake.objects.filter(state=BrakeState.HELD.value).select_related("cell"):
-        detail = ngettext(
-            "Cell %(cell)s does not stop or move %(number)d task until an SRE decides: %(detail)s.",
-            "Cell %(cell)s does not stop or move %(number)d tasks until an SRE decides: %(detail)s.",
-            brake.wanted,
-        ) % {"cell": brake.cell.name, "number": brake.wanted, "detail": brake.detail}
-        messages.error(
-            request,
-            format_html(
-                '{} <a class="underline" href="{}">{}</a>',
-                detail,
-                reverse(f"{site}:scheduling_brake_changelist"),
-                _("Decide about the brake"),
-            ),
-        )

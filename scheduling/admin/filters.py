@@ -29,6 +29,19 @@ class OutcomeFilter(SimpleListFilter):
         return queryset.filter(outcome=self.value()) if self.value() else queryset
 
 
+class QuarantineFilter(SimpleListFilter):
+    """A filter of machines: those that run tasks which this database does not contain."""
+
+    title = _("tasks in quarantine")
+    parameter_name = "quarantine"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", _("yes"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.exclude(quarantined=[]) if self.value() == "yes" else queryset
+
+
 class BandFilter(SimpleListFilter):
     """A filter by priority band."""
 

@@ -24,6 +24,7 @@ from quota.admin.reason_forms import act_together
 from quota.vocabulary.resources import PORTS
 from scheduling.access.selectors import tasks_there
 from scheduling.admin.actions import row_action
+from scheduling.admin.filters import QuarantineFilter
 from scheduling.admin.pools.machine_actions import assign_pool, set_attributes
 from scheduling.core.vocabulary.requirement import POOL
 from scheduling.core.vocabulary.states import MachineStatus
@@ -87,7 +88,7 @@ class MachineAdmin(FactsAdmin):
         "software",
         "in_quarantine",
     ]
-    list_filter = ["state", "cell", ("platform", PlatformFilter)]
+    list_filter = ["state", "cell", QuarantineFilter, ("platform", PlatformFilter)]
     list_select_related = ["cell"]
     search_fields = ["hostname", "=rack", "=power_domain", "=address"]
     fields = [

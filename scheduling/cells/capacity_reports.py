@@ -8,6 +8,7 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import AXIS, NAMES, SIZE
@@ -62,7 +63,40 @@ def history(
         " WHERE cell_id = %s AND hour >= %s AND hour < %s AND (%s::text IS NULL OR band = %s)"
         " GROUP BY at, band ORDER BY at, band"
     )
-    rows = query(statement, [cell.id, since, until, band, band])
+    return _points(query(statement, [cell.id, since, until, band, band]))
+
+
+def cells_over_time(
+    principal: Principal, cell_ids: Sequence[int], *, since: dt.datetime, until: dt.datetime
+) -> list[Point]:
+    """Return the sums over cells of each hour, oldest first. An hour in which a cell has no sample does not contain the
+    amounts of this cell. Makes one query. Raises `Forbidden` unless the caller administers all cells.
+    """
+    require(principal, Action.CELL_ADMIN)
+    statement = (
+        f"SELECT hour, '', {_sums()} FROM scheduling_capacitysample WHERE cell_id = ANY(%s) AND hour >= %s"
+        " AND hour < %s AND band = '' GROUP BY hour ORDER BY hour"
+    )
+    return _points(query(statement, [list(cell_ids), since, until]))
+
+
+def newest_by_band(principal: Principal, cell_ids: Sequence[int], *, since: dt.datetime) -> list[Point]:
+    """Return, per band, the sum over cells of the newest samples, if these are not older than `since`. The band "" is
+    the whole of the cells. Makes one query. Raises `Forbidden` unless the caller administers all cells.
+    """
+    require(principal, Action.CELL_ADMIN)
+    statement = (
+        f"SELECT min(hour), band, {_sums()} FROM (SELECT DISTINCT ON (cell_id, band) * FROM scheduling_capacitysample"
+        " WHERE cell_id = ANY(%s) AND hour >= %s ORDER BY cell_id, band, hour DESC) AS s GROUP BY band"
+    )
+    return _points(query(statement, [list(cell_ids), since]))
+
+
+def _sums() -> str:
+    return ", ".join(f'sum("{name}"[{place}])::bigint' for name in VECTORS for place in range(1, SIZE + 1))
+
+
+def _points(rows: Sequence[Sequence[Any]]) -> list[Point]:
     return [
         Point(at=at, band=name, **{vector: tuple(sums[SIZE * i : SIZE * (i + 1)]) for i, vector in enumerate(VECTORS)})
         for at, name, *sums in rows

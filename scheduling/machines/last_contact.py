@@ -125,6 +125,33 @@ def read(cell_id: int) -> Contacts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """How many machines of a cell reported in the last `LIVE_S` seconds, and how many live shards serve the cell."""
+
+    machines: int
+    shards: int
+
+
+def connections_of(cell_ids: Iterable[int]) -> dict[int, Connections]:
+    """Return the connections of each cell, by cell id. Sends two requests to Redis, which counts the machines. Raises
+    `redis.RedisError` if Redis cannot be reached.
+    """
+    ids = list(cell_ids)
+    if not ids:
+        return {}
+    connection = wakeups.client()
+    seconds, micros = connection.time()
+    now = seconds + micros / 1e6
+    pipe = connection.pipeline(transaction=False)
+    for cell_id in ids:
+        pipe.zcount(key("contact", cell_id), now - LIVE_S, "+inf")
+        pipe.zcount(key("shards", cell_id), now - SHARD_TTL_S, "+inf")
+    numbers = pipe.execute()
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return {cell_id: Connections(*pair) for cell_id, pair in zip(ids, pairs, strict=True)}
+
+
 def holders(cell_id: int) -> dict[int, str]:
     """Return by machine id the name of the shard to which the machine connected last. Raises `redis.RedisError` if
     Redis cannot be reached.

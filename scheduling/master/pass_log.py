@@ -8,7 +8,7 @@ The scheduler does not use these results. So Redis may lose them, and a pass doe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -97,6 +97,19 @@ def recent(cell_id: int, scheduler: str, number: int = KEPT) -> list[Pass]:
     """
     found = wakeups.client().lrange(_key(cell_id, scheduler), 0, number - 1)
     return [msgspec.json.decode(one, type=Pass) for one in found]
+
+
+def recent_of_all(schedulers: Iterable[tuple[int, str]], number: int = KEPT) -> dict[tuple[int, str], list[Pass]]:
+    """Return the newest `number` passes of each scheduler, newest first. `schedulers`: (cell id, name of the
+    scheduler). Sends one request to Redis. Raises `redis.RedisError` if Redis cannot be reached.
+    """
+    wanted = list(schedulers)
+    pipe = wakeups.client().pipeline(transaction=False)
+    for cell_id, scheduler in wanted:
+        pipe.lrange(_key(cell_id, scheduler), 0, number - 1)
+    found = pipe.execute() if wanted else []
+    decoder = msgspec.json.Decoder(Pass)
+    return {one: [decoder.decode(row) for row in rows] for one, rows in zip(wanted, found, strict=True)}
 
 
 def summary(passes: Sequence[Pass]) -> Summary | None:

@@ -10,8 +10,8 @@ from scheduling.tasks import held_tasks
 
 _QUEUES = f"""
     SELECT q.cell_id, min(q.band), q.priority, count(*), sum(q.tasks)::bigint, min(q.since),
-        greatest(0, extract(epoch FROM clock_timestamp() - min(q.since)))::float8
-    FROM (SELECT t.cell_id, j.band, j.priority, min({held_tasks.SINCE}) AS since,
+        greatest(0, extract(epoch FROM clock_timestamp() - min(q.since)))::float8, (array_agg(q.id ORDER BY q.since))[1]
+    FROM (SELECT t.cell_id, j.id, j.band, j.priority, min({held_tasks.SINCE}) AS since,
             CASE WHEN j.max_running > 0 THEN least(count(*), j.max_running - j.tasks_running) ELSE count(*) END AS tasks
         FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id
         WHERE t.state = 'pending' AND {held_tasks.MAY_START} AND (%s::bigint IS NULL OR t.cell_id = %s)
@@ -22,7 +22,7 @@ _QUEUES = f"""
 @dataclass(frozen=True, slots=True)
 class PendingQueue:
     """The number of pending tasks of one priority in a cell. `since`: the time since which the oldest of these tasks
-    has been pending.
+    has been pending. `oldest_job`: the id of the job of this task.
     """
 
     cell_id: int
@@ -32,6 +32,7 @@ class PendingQueue:
     tasks: int
     since: dt.datetime
     oldest_s: float
+    oldest_job: int
 
 
 def queues(cell_id: int | None = None) -> list[PendingQueue]:

@@ -16,7 +16,7 @@ import pytest
 from tests.acceptance import runbook
 
 ROOT = Path(__file__).resolve().parents[2]
-CONSOLE = (ROOT / "portal" / "console" / "attention.py", ROOT / "scheduling" / "admin" / "drains_and_brakes.py")
+CONSOLE = ROOT / "portal" / "console" / "attention.py"
 SERVERS = ("portal", "quota", "scheduling", "naming", "serving")
 
 
@@ -39,11 +39,13 @@ def alerts() -> list[str]:
     return re.findall(r"- alert: (\w+)", "\n".join(rules))
 
 
-def messages(*paths: Path) -> set[str]:
-    """Return the texts of the messages that the console shows to SREs: the singular of each `ngettext`."""
-    calls = (node for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
-    texts = (call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "ngettext")
-    return {text.value for text in texts if isinstance(text, ast.Constant)}
+def messages(path: Path) -> set[str]:
+    """Return the texts of the messages that the console shows to SREs: the translated sentences, with the singular of
+    each `ngettext`. Titles of links do not end with a full stop.
+    """
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    texts = (call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("ngettext", "_"))
+    return {text.value for text in texts if isinstance(text, ast.Constant) and str(text.value).endswith(".")}
 
 
 def errors_in_logs() -> Iterator[str]:
@@ -92,7 +94,7 @@ def test_each_command_of_an_entry_is_run_by_a_test_or_named_with_a_reason() -> N
 
 
 def test_each_message_of_the_console_is_explained() -> None:
-    assert in_tables("Messages of the console") == messages(*CONSOLE)
+    assert in_tables("Messages of the console") == messages(CONSOLE)
 
 
 def test_each_error_in_a_log_is_explained() -> None:
