@@ -32,6 +32,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from portal.console import capacity, moments, name_servers, navigation, simulator, sites, sql, statistics, tables
 from portal.console.home.page import home
 from portal.console.journal import JournalAdmin
+from portal.console.machine_links import with_machine_links
 from portal.gallery.pages import console_gallery
 from portal.settings.security_headers import CONSOLE
 from quota import admin as quota_admin
@@ -195,7 +196,7 @@ class ScheduleAdmin(LeanMedia, ModelAdmin):
 site = SreSite(name="admin")
 site.login = secure_admin_login(site.login)  # type: ignore[method-assign]
 for _model, _page in {**quota_admin.PAGES, **scheduling_admin.PAGES}.items():
-    site.register(_model, JournalAdmin if _model is Event else _page)
+    site.register(_model, JournalAdmin if _model is Event else with_machine_links(_page))
 site.register(User, PersonAdmin)
 site.register(Group, TeamAdmin)
 site.register(beat.PeriodicTask, BeatTaskAdmin)

@@ -46,7 +46,7 @@ GROUPS: tuple[ConsoleGroup, ...] = (
             ConsoleLink(_("Machines"), "scheduling_machine", icon="dns"),
             ConsoleLink(_("Machine drains"), "scheduling_drain", icon="water_drop"),
             ConsoleLink(_("Maintenance calendar"), "scheduling_maintenancewindow", icon="event"),
-            ConsoleLink(_("Machine pools"), "workspaces", "scheduling_pool"),
+            ConsoleLink(_("Machine pools"), "scheduling_pool", icon="workspaces"),
             ConsoleLink(_("Safety brakes"), "scheduling_brake", icon="front_hand"),
             ConsoleLink(_("Jobs"), "scheduling_job", icon="work"),
             ConsoleLink(_("Why tasks are pending"), "scheduling_pendingverdict", icon="help"),

@@ -187,6 +187,11 @@ def by_task(given: Given) -> SplitMeter:
     )
 
 
+def by_cause(given: Given) -> SplitMeter:
+    shares = [Share("preemption", 40, 1), Share("machine failure", 0, 2), Share("other", 3, 3)]
+    return meters.split_meter("Evictions", shares, scale=100, format_value=str)
+
+
 def whole_page(given: Given) -> Empty:
     return Empty(
         "Nothing is archived yet.",
@@ -219,7 +224,7 @@ EXAMPLES: tuple[tuple[str, str, str, tuple[Callable[[Given], object], ...]], ...
     ("Table", "parts/table.html", "table", (sortable, counted_by_cursor, without_rows)),
     ("Chart", "parts/plot.html", "plot", (lines, bars, no_data)),
     ("Meter", "parts/meter.html", "meter", (reclaimed, nearly_full)),
-    ("Split meter", "parts/split_meter.html", "split_meter", (by_task,)),
+    ("Split meter", "parts/split_meter.html", "split_meter", (by_task, by_cause)),
     ("Timeline", "parts/timeline.html", "timeline", (story_of_a_job, without_events)),
     ("Filters", "parts/filters.html", "filters", (filters_in_force, no_filter_in_force)),
     ("Empty", "parts/empty.html", "empty", (section, no_match, whole_page)),

@@ -40,7 +40,7 @@ def page_of_name(principal: Principal, sought: object) -> str | None:
         case ServiceName(cell=cell, tenant=tenant, service=service):
             return reverse("sigma:service", args=[cell, tenant, service])
         case MachineName(cell=cell, host=host):
-            return reverse("sigma:cell", args=[cell], query={"q": host})
+            return reverse("sigma:machine", args=[cell, host])
     raise AssertionError(sought)
 
 

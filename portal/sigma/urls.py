@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.sigma import cells, home, names, notices, services, sign_in, tokens
+from portal.sigma import cells, home, machines, names, notices, services, sign_in, tokens
 from portal.sigma.history import event, past_cell
 from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update, why, workflows
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, promise_credits, quota
@@ -25,6 +25,7 @@ urlpatterns = [
     path("", home.home, name="home"),
     path("cells/", cells.cell_list, name="cells"),
     path("cells/<str:cell>/", cells.cell, name="cell"),
+    path("cells/<str:cell>/machines/<str:hostname>/", machines.machine, name="machine"),
     path("cells/<str:cell>/at/", past_cell.moment, name="moment"),
     path("cells/<str:cell>/events/<str:place>/", event.event, name="event"),
     path("jobs/", lists.job_list, name="jobs"),

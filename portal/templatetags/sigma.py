@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from portal.sigma.frame.navigation import SECTIONS, section_of
 from portal.sigma.reads.event_sentences import exit_of
+from portal.sigma.reads.journal import EventSentence
 from quota.notifications.inbox import UNREAD_SHOWN, unread_count
 from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary import money as amounts
@@ -142,6 +143,28 @@ def breakable(name: str) -> SafeString:
 def task_index(identity: int) -> int:
     """Return the index that a task has in its job. `identity`: the id of the task."""
     return split_task_id(identity)[1]
+
+
+@register.simple_tag
+def machine_link(cell: str, hostname: str) -> SafeString | str:
+    """Return a link to the page of a machine, or a dash if there is no machine."""
+    if not hostname or not cell:
+        return hostname or "–"
+    return format_html('<a href="{}">{}</a>', reverse("sigma:machine", args=[cell, hostname]), hostname)
+
+
+@register.simple_tag(takes_context=True)
+def event_sentence(context: Context, row: EventSentence) -> SafeString | str:
+    """Return the sentence of an event, in which the name of the machine is a link to its page. The cell is that of the
+    page, or of its job.
+    """
+    job = context.get("job")
+    cell = job.cell if job is not None else context.get("cell")
+    # The name of another thing may contain the hostname, so it must stand alone.
+    parts = re.split(rf"(?<![\w.-]){re.escape(row.hostname)}(?![\w-])", row.sentence, maxsplit=1)
+    if not row.hostname or cell is None or len(parts) == 1:
+        return row.sentence
+    return format_html("{}{}{}", parts[0], machine_link(cell.name, row.hostname), parts[1])
 
 
 @register.simple_tag

@@ -217,7 +217,7 @@ def test_labels_that_can_be_no_name_and_alloc_sets_make_no_service(world) -> Non
         ("ubar/jfoo", JOB),
         ("ubar/jfoo/2", f"{JOB}2/"),
         ("jfoo/2", f"{JOB}2/"),
-        ("m1.machine.cc.borg.internal", "/cells/cc/?q=m1"),
+        ("m1.machine.cc.borg.internal", "/cells/cc/machines/m1/"),
     ],
 )
 def test_any_spelling_of_a_name_leads_to_its_page(world, text, leads) -> None:

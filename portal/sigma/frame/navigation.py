@@ -49,7 +49,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         _("Cells"),
         (
-            NavigationLink("cells", _("Cells"), ("cell", "moment", "event")),
+            NavigationLink("cells", _("Cells"), ("cell", "machine", "moment", "event")),
             NavigationLink("sql", _("SQL"), ("sql-delete",)),
         ),
     ),

@@ -33,12 +33,14 @@ def event(request: HttpRequest, principal: Principal, cell: str, place: str) -> 
     nothing = Empty(_("This event has not caused other events yet."))
     if chain.effects_archived:
         nothing = Empty(_("No event that this event caused is in PostgreSQL. Such events may be in the archive."))
+    names = hostnames([shown.machine_id] if shown.machine_id else [])
     context = {
         "cell": row,
+        "hostname": next(iter(names.values()), ""),
         "place": f"{revision}.{seq}",
         "linked": chain.event,
         "event": shown,
-        "sentence": sentence_of(chain.event, hostnames([shown.machine_id] if shown.machine_id else [])),
+        "sentence": sentence_of(chain.event, names),
         "job": dict(zip(("tenant", "name"), chain.event.job.split("/"), strict=False)) if chain.event.job else None,
         "causes": link_table(_("Causes of this event, the most direct first"), row, chain.causes, outside),
         "effects": link_table(_("Effects of this event"), row, chain.effects, nothing),

@@ -115,7 +115,7 @@ def pending_table(picture: Picture, cell: CellRow) -> Table:
     return Table(_("Pending jobs and reasons"), columns, rows, empty)
 
 
-def machine_table(picture: Picture) -> Table:
+def machine_table(picture: Picture, cell: CellRow) -> Table:
     """Return one page of the table of machines. `picture`: the cell at a past moment, with these machines."""
     columns = (
         Column(_("Machine")),
@@ -126,7 +126,7 @@ def machine_table(picture: Picture) -> Table:
     )
     rows = [
         (
-            one.hostname,
+            _machine(cell, one.hostname),
             _tag(one.state),
             one.rack or None,
             one.tasks,
@@ -158,12 +158,19 @@ def task_table(picture: Picture, cell: CellRow) -> Table:
     for one in picture.tasks:
         link = reverse("sigma:task", args=[cell.name, one.tenant, one.job, one.index]) + f"?uid={one.uid}"
         name = Cell(f"{one.tenant}/{one.job}/{one.index}", link)
-        rows.append((name, _tag(one.state), one.band, one.machine or None, one.incarnation, shown_time(one.since)))
+        rows.append(
+            (name, _tag(one.state), one.band, _machine(cell, one.machine), one.incarnation, shown_time(one.since))
+        )
     cleared: Changes = {"job": None, "task_state": None, "tasks_page": None}
     empty = Empty(
         _("No task of your teams matches the filters."), actions=(EmptyAction(_("Show all tasks"), changes=cleared),)
     )
     return Table(_("Tasks"), columns, rows, empty, paging=_paging(picture.tasks_page, "tasks_page"))
+
+
+def _machine(cell: CellRow, hostname: str) -> Cell | None:
+    """Return a cell with a link to the page of a machine as it is now, or None without a machine."""
+    return Cell(hostname, reverse("sigma:machine", args=[cell.name, hostname])) if hostname else None
 
 
 def _tag(state: str) -> Cell:

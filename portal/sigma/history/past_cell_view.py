@@ -64,7 +64,7 @@ def moment_context(request: HttpRequest, principal: Principal, cell: Cell) -> di
         "picture": picture,
         "changes": change_table(principal, cell, picture.revision),
         "machine_filters": _machine_filters(given, kept),
-        "machines": past_cell_tables.machine_table(picture),
+        "machines": past_cell_tables.machine_table(picture, cell),
         "task_filters": _task_filters(given, kept),
         "tasks": past_cell_tables.task_table(picture, cell),
     }

@@ -95,7 +95,7 @@ def incarnation_table(
         rows.append(
             (
                 one.number,
-                names.get(one.machine_id),
+                _machine(job, names.get(one.machine_id)),
                 _timed(job, placed),
                 _timed(job, ended) if ended is not None else (_("now") if one.number == task.incarnation else None),
                 format_number(sum(score.values()), 3) if score else None,
@@ -127,6 +127,10 @@ def _named(party: Party) -> str:
     if party.job:
         return _("%(job)s/%(index)d with priority %(priority)d (%(band)s)") % given
     return _("a task with priority %(priority)d (%(band)s)") % given
+
+
+def _machine(job: Job, hostname: str | None) -> Cell | None:
+    return Cell(hostname, reverse("sigma:machine", args=[job.cell.name, hostname])) if hostname else None
 
 
 def _timed(job: Job, event: Event | None) -> Cell | None:

@@ -35,7 +35,7 @@ def machines_of(cell: Cell, *, state: str = "", rack: str = "", search: str = ""
     """Return the machines of a cell that match all given filters, sorted by hostname. Removed machines are returned
     only for `state="removed"`. `search`: a part of the hostname or of the platform.
     """
-    rows = Machine.objects.filter(cell=cell).order_by("hostname")
+    rows = Machine.objects.filter(cell=cell).select_related("cell").order_by("hostname")
     rows = rows.filter(state=state) if state else rows.exclude(state=REMOVED)
     if rack:
         rows = rows.filter(rack=rack)
@@ -59,7 +59,7 @@ def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
     """Return the machines with these ids, each with the number of its tasks and the sums of the tasks' limits. Removed
     machines are omitted. Makes two queries.
     """
-    machines = Machine.objects.filter(cell_id=cell_id, id__in=ids).exclude(state=REMOVED)
+    machines = Machine.objects.filter(cell_id=cell_id, id__in=ids).exclude(state=REMOVED).select_related("cell")
     return machine_rows(list(machines.order_by("hostname")))
 
 

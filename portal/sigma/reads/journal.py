@@ -22,12 +22,13 @@ _ARCHIVED = 500
 @dataclass(frozen=True, slots=True)
 class EventSentence:
     """An event as a sentence. `because`: the causes as sentences. The first one is the cause of the event, and each
-    later one is the cause of the one before it.
+    later one is the cause of the one before it. `hostname`: the machine of the event, or "".
     """
 
     event: Event
     sentence: str
     because: tuple[str, ...] = ()
+    hostname: str = ""
 
     @property
     def place(self) -> str:
@@ -77,7 +78,15 @@ def event_sentences(events: Sequence[Event]) -> list[EventSentence]:
         front = found
     ids = {event.machine_id for event in known.values() if event.machine_id}
     hostnames = dict(Machine.objects.filter(id__in=ids).order_by().values_list("id", "hostname")) if ids else {}
-    return [EventSentence(event, of(event, hostnames), tuple(_chain(event, known, hostnames))) for event in events]
+    return [
+        EventSentence(
+            event,
+            of(event, hostnames),
+            tuple(_chain(event, known, hostnames)),
+            hostnames.get(event.machine_id or 0, ""),
+        )
+        for event in events
+    ]
 
 
 def _cause(event: Event) -> tuple[int, int] | None:
