@@ -334,6 +334,7 @@ UNFOLD = {
     "SITE_SUBHEADER": _("SRE console"),
     "SITE_SYMBOL": "hub",
     "SHOW_VIEW_ON_SITE": False,
-    "STYLES": [lambda request: static("portal/tokens.css")],
+    "STYLES": [lambda request: static("portal/tokens.css"), lambda request: static("portal/palette.css")],
+    "SCRIPTS": [lambda request: static("portal/palette.js")],
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("portal/icon.svg")}],
 }

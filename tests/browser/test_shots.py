@@ -41,6 +41,7 @@ PAGES = {
     "cells": "/cells/",
     "cell": "/cells/cc/",
     "machine": "/cells/cc/machines/rack1-node-04/",
+    "find": "/find/?q=jfoo",
     "moment": "/cells/cc/at/",
     "event": "/cells/cc/events/3.0/",
     "jobs": "/jobs/",
