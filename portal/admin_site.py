@@ -68,7 +68,7 @@ class SreSite(UnfoldAdminSite):
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Return the first page of the console: what needs an SRE, and how the cells are."""
-        request.current_app = self.name  # type: ignore[attr-defined]
+        request.current_app = self.name
         return home(request, self)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:

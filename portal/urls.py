@@ -14,6 +14,7 @@ from naming.api.urls import feeds
 from portal.accounts import PasswordView, SignInView, forgotten_password
 from portal.admin_site import site
 from portal.gallery.pages import gallery
+from portal.search.pages import find
 from portal.sigma.frame.page import by_an_sre
 from portal.sigma.team.invitations import JoinView
 
@@ -47,6 +48,7 @@ urlpatterns = [
     path("", include("portal.http.health")),
     path("", include("portal.http.wellknown")),
     path("gallery/", gallery, name="gallery"),
+    path("find/", find, name="find"),
     path("", include("portal.sigma.urls")),
 ]
 

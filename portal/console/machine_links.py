@@ -49,7 +49,8 @@ def with_machine_links(page: type[ModelAdmin]) -> type[ModelAdmin]:
 
     replaced = ["machine_link" if column == "machine" else column for column in columns]
     related = [*(page.list_select_related or ()), "machine__cell"]  # type: ignore[misc]
-    links = None if columns[0] == "machine" and page.list_display_links == () else page.list_display_links
+    # The first column leads to the page of the row. If it is the machine, the next column does.
+    links = [replaced[1]] if columns[0] == "machine" else page.list_display_links
     members = {
         "__doc__": page.__doc__,
         "list_display": replaced,

@@ -5,7 +5,6 @@ what the user may see.
 from __future__ import annotations
 
 from django.conf import settings
-from django.db.models import Q
 from django.db.models.functions import Length
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -58,12 +57,20 @@ def jobs(principal: Principal, query: Query) -> list[Result]:
 
 
 def machines(principal: Principal, cells: dict[int, Cell], query: Query) -> list[Result]:
-    """Return machines whose hostname contains the text, or that have the address. `cells`: those that the user may see,
-    by id.
+    """Return machines whose hostname contains the text, or that have the address. The text may begin with the name of a
+    cell and a slash. `cells`: those that the user may see, by id.
     """
-    named = Q(hostname__contains=query.text)
-    rows = Machine.objects.filter(Q(address=query.address) if query.address else named, cell__in=list(cells))
-    found = rows.exclude(state=REMOVED).order_by(Length("hostname"), "hostname", "id")
+    rows = Machine.objects.filter(cell__in=list(cells)).exclude(state=REMOVED)
+    cell_name, slash, hostname = query.text.partition("/")
+    if query.address:
+        rows = rows.filter(address=query.address)
+    elif slash:
+        rows = rows.filter(
+            hostname__contains=hostname, cell__in=[pk for pk, one in cells.items() if one.name == cell_name]
+        )
+    else:
+        rows = rows.filter(hostname__contains=query.text)
+    found = rows.order_by(Length("hostname"), "hostname", "id")
     results = []
     for hostname, cell_id, state, rack, address in found.values_list("hostname", "cell_id", "state", "rack", "address")[
         :MOST
@@ -131,6 +138,6 @@ def _exists(principal: Principal, cells: dict[int, Cell], sought: object) -> boo
             rows = operated_jobs_visible(principal).filter(cell__name=cell, tenant__name=tenant)
             return rows.filter(labels__service=service).exists()
         case MachineName(cell=cell, host=host):
-            rows = Machine.objects.filter(cell__in=list(cells), cell__name=cell, hostname=host)
-            return rows.exclude(state=REMOVED).exists()
+            named = Machine.objects.filter(cell__in=list(cells), cell__name=cell, hostname=host)
+            return named.exclude(state=REMOVED).exists()
     return True

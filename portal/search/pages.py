@@ -35,10 +35,12 @@ def find(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def results(request: HttpRequest, principal: Principal, query: Query) -> list[ResultGroup]:
-    """Return the groups of results. Without a text, return only pages. Makes at most eight queries."""
+    """Return the groups of results. Without a text, return only pages. Makes at most eight queries. Study cells are
+    left out: they have the machines and jobs of other cells."""
     found = [ResultGroup(_("Pages and actions"), places.pages(request, principal, query))]
     if query.text:
-        cells = {cell.id: cell for cell in cells_visible(principal)}
+        rows = cells_visible(principal).filter(study_of__isnull=True).only("id", "name")
+        cells = {cell.id: cell for cell in rows}
         found = [
             ResultGroup(_("Jobs and tasks"), objects.jobs(principal, query)),
             ResultGroup(_("Machines"), objects.machines(principal, cells, query)),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import lru_cache
+from html import unescape
 from pathlib import Path
 
 from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.html import strip_tags
 from django.utils.translation import gettext as _
 
+from portal.admin_site import site
 from portal.console.navigation import links as console_links
 from portal.search.query import Query, Result
 from portal.sigma.frame.navigation import SECTIONS
@@ -36,8 +39,6 @@ def _places(request: HttpRequest, principal: Principal) -> Iterator[Result]:
         yield Result(title, _("action"), reverse(f"sigma:{name}"))
     if not (request.user.is_staff and may(principal, Action.PLATFORM_ADMIN)):
         return
-    from portal.admin_site import site  # imports the URLs of this module
-
     for one in console_links():
         if site.sees(request, one.page):
             yield Result(str(one.title), _("page of the console"), site.link(one.page))
@@ -70,7 +71,8 @@ def documents(query: Query) -> list[Result]:
 def _sections(index: Path, changed: int) -> list[tuple[str, str]]:
     """Return (title, address) of each section. `changed`: when the file changed, so that a new one is read."""
     content = json.loads(index.read_text())
-    return [(str(one["title"]), str(one["location"])) for one in content["docs"]]
+    # The titles are HTML, which may contain elements such as <code>.
+    return [(unescape(strip_tags(str(one["title"]))), str(one["location"])) for one in content["docs"]]
 
 
 def _matches(query: Query, title: str) -> bool:

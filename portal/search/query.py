@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 # A longer text is not a name.
 LONGEST = 200
-# Larger numbers are no numbers of orders.
+# A longer number is not that of an order.
 _DIGITS = 18
 
 

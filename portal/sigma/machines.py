@@ -23,7 +23,7 @@ from portal.sigma.reads.machines import Load, TaskHere
 from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import CPU, DISK, RAM, describe
 from scheduling.access.selectors import cell_named, machine_named
-from scheduling.models import Drain, Event, Machine
+from scheduling.models import Departure, Drain, Machine
 from scheduling.models.machines import REMOVED
 
 _TONES = {"up": "good", "draining": "wait", "down": "bad"}
@@ -37,7 +37,7 @@ def machine(request: HttpRequest, principal: Principal, cell: str, hostname: str
     row = machine_named(cell_named(principal, cell), hostname)
     load = reads.load_of(principal, row)
     administers = may(principal, Action.MACHINE_ADMIN, cell=row.cell.name)
-    now = timezone.now()
+    now, newest = timezone.now(), reads.newest_events(row)
     context = {
         "machine": row,
         "cell": row.cell,
@@ -52,8 +52,10 @@ def machine(request: HttpRequest, principal: Principal, cell: str, hostname: str
         "drain": Drain.objects.filter(machine=row).first(),
         "windows": reads.coming_windows(row.cell, row),
         "last_report": reads.last_report(row),
-        "timeline": _timeline(reads.state_events(row), until=now),
-        "events": reads.events_on(principal, row),
+        "timeline": _timeline(reads.states_in(newest, row), until=now),
+        "events": reads.shown_events(principal, row, newest),
+        "stopping": Departure.objects.filter(machine=row).count(),
+        "now": now,
         "administers": administers,
         "actions": _actions(row) if administers and request.user.is_staff else [],
         "stored": reverse("admin:scheduling_machine_change", args=[row.pk]) if administers else "",
@@ -126,15 +128,8 @@ def _others(number: int) -> str:
     return ngettext("%d task of another tenant", "%d tasks of other tenants", number) % number
 
 
-def _timeline(events: Sequence[Event], *, until: dt.datetime) -> Timeline | None:
-    """Return the timeline of the states of a machine, or None if it has no events. `events`: newest first."""
-    if not events:
-        return None
-    begun: list[tuple[str, dt.datetime]] = []
-    for event in reversed(events):
-        state = REMOVED if event.kind == "machine.removed" else str(event.data.get("state", "up"))
-        if not begun or begun[-1][0] != state:
-            begun.append((state, event.time))
+def _timeline(begun: Sequence[tuple[str, dt.datetime]], *, until: dt.datetime) -> Timeline:
+    """Return the timeline of the states of a machine. `begun`: (state, since when), oldest first."""
     ends = [*(at for _state, at in begun[1:]), None]
     states = [State(state, at, end, _TONES.get(state, "plain")) for (state, at), end in zip(begun, ends, strict=True)]
     return timeline(
@@ -151,7 +146,7 @@ def _actions(row: Machine) -> list[tuple[str, str]]:
     """Return the actions of the console that make sense now: the name of the action, and the title of its button. Each
     one opens a form of the console, which asks for a reason and changes nothing before.
     """
-    if row.state == REMOVED:
+    if row.state == REMOVED or row.cell.study_of is not None or row.cell.deleted_at is not None:
         return []
     draining = Drain.objects.filter(machine=row).exists()
     found = [("undrain", _("End the drain…"))] if draining else [("drain", _("Drain…"))]

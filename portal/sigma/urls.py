@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.search import pages as search
 from portal.sigma import cells, home, machines, names, notices, services, sign_in, tokens
 from portal.sigma.history import event, past_cell
 from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update, why, workflows
@@ -24,7 +23,6 @@ _WORKFLOW = "workflows/<str:cell>/<str:tenant>/<str:name>/"
 
 urlpatterns = [
     path("", home.home, name="home"),
-    path("find/", search.find, name="find"),
     path("cells/", cells.cell_list, name="cells"),
     path("cells/<str:cell>/", cells.cell, name="cell"),
     path("cells/<str:cell>/machines/<str:hostname>/", machines.machine, name="machine"),

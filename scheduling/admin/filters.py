@@ -36,7 +36,7 @@ class QuarantineFilter(SimpleListFilter):
     parameter_name = "quarantine"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", _("yes"))]
+        return [("yes", str(_("yes")))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.exclude(quarantined=[]) if self.value() == "yes" else queryset

@@ -58,3 +58,7 @@ def test_arrows_choose_and_escape_returns_the_focus(page, world) -> None:
     page.keyboard.press("Control+k")
     page.keyboard.press("Control+k")  # the same keys close it
     expect(page.get_by_role("dialog")).to_have_count(0)
+    resize(page, NARROW)
+    opener.click()
+    page.get_by_role("button", name="Close the search").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)

@@ -13,9 +13,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from scheduling.core.vocabulary import events
-from scheduling.journal import journal, wakeups
-from scheduling.models import Drain, Machine, MaintenanceWindow, Task
+from scheduling.journal import wakeups
+from scheduling.models import Departure, Drain, Machine, MaintenanceWindow, Task
 from scheduling.usage import live_usage
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
@@ -99,13 +98,30 @@ def test_the_drain_button_opens_the_form_of_the_console(world) -> None:
 
 
 def test_the_history_shows_states_over_time_with_links(world) -> None:
-    with journal.write(world.cell.id, rows.ME) as entry:
-        entry.append(events.MachineState(machine_id=world.machine.id, state="down", reason="silent"))
-    answer = signed_in("viewer").get(PAGE)
+    idle = rows.a_machine(world.cell, "idle")
+    rows.machine_down(idle)
+    answer = signed_in("stranger").get("/cells/cc/machines/idle/")
     assert [one.title for one in answer.context["timeline"].tracks[0].states] == ["up", "down"]
     assert "is down: silent" in answer.text
-    assert "placed on" in answer.text
-    assert "placed on" not in signed_in("stranger").get(PAGE).text
+    answer = signed_in("viewer").get(PAGE)
+    assert '<a href="/jobs/cc/ubar/jfoo/0/">ubar/jfoo/0</a>: task 0 was placed on' in answer.text
+    assert 'href="/cells/cc/events/' in answer.text
+    stranger = signed_in("stranger").get(PAGE).text
+    assert "joined the cell" in stranger
+    assert "placed on" not in stranger
+    assert "jfoo" not in stranger
+
+
+def test_a_machine_without_events_shows_its_present_state(world) -> None:
+    machine = Machine.objects.create(
+        cell=world.cell, hostname="old", address="127.0.0.1", capacity=list(rows.LARGE), secret_digest="1" * 64
+    )
+    answer = signed_in("viewer").get("/cells/cc/machines/old/")
+    assert [one.title for one in answer.context["timeline"].tracks[0].states] == ["up"]
+    Departure.objects.create(
+        task=Task.objects.first(), incarnation=9, machine=machine, cause="kill", since=timezone.now()
+    )
+    assert "1 task is still stopping on this machine." in signed_in("viewer").get("/cells/cc/machines/old/").text
 
 
 def test_each_host_name_is_a_link_to_the_page(world) -> None:

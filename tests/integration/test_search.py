@@ -17,6 +17,12 @@ from tests.integration.portal_world import signed_in
 from tests.integration.test_console_market import an_order
 
 pytestmark = pytest.mark.django_db
+NAMES = (
+    "jfoo.ubar.cc.borg.internal",
+    "0.jfoo.ubar.cc.borg.internal",
+    "/bns/cc/ubar/jfoo",
+    "web.service.ubar.cc.borg.internal",
+)
 JSON = {"headers": {"Accept": "application/json"}}
 
 
@@ -42,6 +48,8 @@ def test_it_finds_jobs_tasks_machines_cells_tenants_orders_and_names(world) -> N
     assert "Jobs and tasks" not in found(sre, "jfoo/3")
     assert found(sre, "M1")["Machines"] == ["/cells/cc/machines/m1/"]
     assert found(sre, "127.0.0.1")["Machines"] == ["/cells/cc/machines/m1/"]
+    assert found(sre, "cc/m1")["Machines"] == ["/cells/cc/machines/m1/"]
+    assert "Machines" not in found(sre, "dd/m1")
     assert found(sre, "cc")["Cells"] == ["/cells/cc/"]
     assert found(sre, "uba")["Tenants"] == ["/tenants/ubar/"]
     order = an_order(world.tenant)
@@ -52,7 +60,9 @@ def test_it_finds_jobs_tasks_machines_cells_tenants_orders_and_names(world) -> N
 
 def test_a_tenants_user_finds_nothing_of_other_tenants_and_nothing_of_the_console(world) -> None:
     order = an_order(world.tenant)
-    texts = ("jfoo", "ubar", "ubar/jfoo", "jfoo/0", "cc/ubar/jfoo/0", str(order.pk), "jfoo.ubar.cc.borg.internal")
+    texts = ("jfoo", "ubar", "ubar/jfoo", "jfoo/0", "cc/ubar/jfoo/0", str(order.pk), *NAMES)
+    Job.objects.filter(pk=world.job.pk).update(labels={"service": "web"})
+    assert all(found(signed_in("viewer"), name)["Names"] for name in NAMES)
     stranger = signed_in("stranger")
     for text in texts:
         groups = found(stranger, text)
@@ -77,6 +87,11 @@ def test_dead_jobs_removed_machines_and_study_cells_are_left_out(world) -> None:
     study = Cell.objects.create(name="copy", study_of={"cell": "cc", "revision": 1})
     Job.objects.filter(pk=world.job.pk).update(cell=study)
     assert "Jobs and tasks" not in found(sre, "jfoo")
+    Machine.objects.create(
+        cell=study, hostname="copied", address="127.0.0.1", capacity=list(rows.LARGE), secret_digest="1" * 64
+    )
+    assert "Machines" not in found(sre, "copied")
+    assert "Cells" not in found(sre, "copy")
 
 
 def test_it_finds_sections_of_the_documentation(world, settings, tmp_path) -> None:
@@ -85,9 +100,13 @@ def test_it_finds_sections_of_the_documentation(world, settings, tmp_path) -> No
     assert "Documentation" not in found(viewer, "brake")
     index = tmp_path / "docs" / "search" / "search_index.json"
     index.parent.mkdir(parents=True)
-    sections = [{"title": "BorgBrakeHeld", "location": "guides/alarms/#borgbrakeheld", "text": "x"}]
+    sections = [
+        {"title": "<code>BorgBrakeHeld</code> &amp; more", "location": "guides/alarms/#borgbrakeheld", "text": "x"}
+    ]
     index.write_text(json.dumps({"docs": sections}))
     assert found(viewer, "brakeheld")["Documentation"] == ["/docs/guides/alarms/#borgbrakeheld"]
+    assert "Documentation" not in found(viewer, "code")
+    assert "BorgBrakeHeld &amp; more" in viewer.get("/find/", {"q": "brakeheld"}).text
 
 
 def test_the_page_works_without_scripts(world) -> None:

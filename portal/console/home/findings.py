@@ -1,4 +1,6 @@
-"""Reads the values of alarms for the first page of the console: the same values that Prometheus gets."""
+"""Reads the values of alarms for the first page of the console, from the tables and functions that Prometheus' metrics
+use too. Of the archive it reads only events and usage. `docs/guides/alarms.md` names the alerts that it does not check.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from quota.models import Account, CapabilityRequest, Order, OrderState, Shortfal
 from scheduling.autoscaling import turns as autoscaling_turns
 from scheduling.cron import due_runs
 from scheduling.history.archive import retention
-from scheduling.history.statistics.reports import Statistics
+from scheduling.history.statistics.reports import FIGURE_3, Statistics
 from scheduling.maintenance.selectors import overdue_machines
 from scheduling.master.queue_health import PendingQueue
 from scheduling.models import Brake, Cell
@@ -59,7 +61,7 @@ def read_findings(
         down={name: one["machines_down"] for name, one in counts.items()},
         quarantined={name: one["quarantined"] for name, one in counts.items()},
         missing=missing,
-        waits=[(names[one.cell_id], one.band, one.tasks, one.oldest_s) for one in queues],
+        waits=_waits(names, queues),
         overdue={names[cell_id]: number for cell_id, number in overdue_machines().items() if cell_id in names},
         late={
             "cron": named(due_runs.lag_s()),
@@ -73,14 +75,24 @@ def read_findings(
             for cell_id, one in fleet.connections.items()
             if not one.shards and fleet.counts[cell_id]["machines_up"]
         ],
-        evictions={names[cell_id]: _prod_evictions(one) for cell_id, one in statistics.items()},
+        evictions={names[cell_id]: prod_evictions(one) for cell_id, one in statistics.items()},
         unreadable=sum(use.rows for use in key_uses() if not use.held),
         imbalance=Account.objects.aggregate(total=Sum("balance", default=0))["total"],
         redis_away=fleet.redis_away,
     )
 
 
-def _prod_evictions(one: Statistics) -> tuple[float, int]:
-    """Return the evictions of prod tasks per task-week (Figure 3), and their number."""
-    number = sum(row.evictions for row in one.evictions() if row.prod)
+def prod_evictions(one: Statistics) -> tuple[float, int]:
+    """Return the evictions of prod tasks per task-week by the causes of Figure 3, and their number."""
+    number = sum(row.evictions for row in one.evictions() if row.prod and row.cause in FIGURE_3)
     return one.eviction_rate(prod=True) or 0.0, number
+
+
+def _waits(names: Mapping[int, str], queues: Sequence[PendingQueue]) -> list[tuple[str, str, int, float]]:
+    """Return (cell, band, pending tasks, seconds that the oldest one has waited) of each band with pending tasks."""
+    found: dict[tuple[str, str], tuple[int, float]] = {}
+    for one in queues:
+        key = names[one.cell_id], one.band
+        tasks, oldest_s = found.get(key, (0, 0.0))
+        found[key] = tasks + one.tasks, max(oldest_s, one.oldest_s)
+    return [(*key, *pair) for key, pair in found.items()]

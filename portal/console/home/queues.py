@@ -40,7 +40,8 @@ class QueueRow:
 
 def read_queues(cell_ids: Collection[int]) -> list[PendingQueue]:
     """Return the pending tasks of these cells per priority, highest first. Makes one query."""
-    found = [one for one in queues() if one.cell_id in cell_ids]
+    only = next(iter(cell_ids)) if len(cell_ids) == 1 else None
+    found = [one for one in queues(only) if one.cell_id in cell_ids]
     return sorted(found, key=lambda one: (-one.priority, one.since))
 
 

@@ -8,22 +8,24 @@ of machines. SREs see all tasks.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import redis
 import structlog
 from django.db.models import Q
+from django.urls import reverse
 from django.utils import timezone
 
 from portal.sigma.reads.journal import EventSentence, event_sentences
 from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import CPU, DISK, RAM
-from scheduling.access.selectors import jobs_of_tenants
+from scheduling.access.selectors import job_names, jobs_of_tenants
 from scheduling.journal import wakeups
 from scheduling.machines import last_contact
 from scheduling.maintenance.scope import is_covered
 from scheduling.models import Cell, Event, Machine, MaintenanceWindow, Task
+from scheduling.models.machines import REMOVED
 from scheduling.usage import live_usage
 
 log = structlog.get_logger(__name__)
@@ -31,6 +33,8 @@ log = structlog.get_logger(__name__)
 # The most tasks, events and windows that the page lists.
 MOST_TASKS = 200
 MOST_EVENTS = 40
+# So many events of a machine are read. The number is fixed, because the journal of a machine grows.
+MOST_READ = 400
 MOST_WINDOWS = 10
 # An older sample of usage is not shown.
 FRESH_S = 60.0
@@ -111,22 +115,68 @@ def last_report(machine: Machine) -> dt.datetime | None:
         at = wakeups.client().zscore(last_contact.key("contact", machine.cell_id), str(machine.id))
     except redis.RedisError:
         return None
-    return dt.datetime.fromtimestamp(float(at), dt.UTC) if at is not None else None  # type: ignore[arg-type]
+    return dt.datetime.fromtimestamp(float(at), dt.UTC) if at is not None else None
 
 
-def events_on(principal: Principal, machine: Machine) -> list[EventSentence]:
-    """Return the newest events of a machine, and of the tasks on it that the user may see, newest first."""
-    rows = Event.objects.filter(cell_id=machine.cell_id, machine_id=machine.id).order_by("-revision", "-seq")
+@dataclass(frozen=True, slots=True)
+class MachineEvent:
+    """An event on a machine. `task`: the task, as `tenant/job/index`, or the job; "" for an event of the machine.
+    `link`: the address of its page, or "".
+    """
+
+    row: EventSentence
+    task: str
+    link: str
+
+
+def newest_events(machine: Machine) -> list[Event]:
+    """Return the newest events of a machine and of the tasks on it, newest first. They are for SREs: use `shown_events`
+    for what a user may see. Makes one query, which an index serves.
+    """
+    rows = Event.objects.filter(cell_id=machine.cell_id, machine_id=machine.id)
+    return list(rows.order_by("-revision", "-seq")[:MOST_READ])
+
+
+def shown_events(principal: Principal, machine: Machine, newest: Sequence[Event]) -> list[MachineEvent]:
+    """Return those of the newest events of a machine that the user may see, at most `MOST_EVENTS`, with their jobs."""
+    shown = list(newest)
     if not may(principal, Action.MACHINE_ADMIN, cell=machine.cell.name):
-        jobs = jobs_of_tenants(principal, machine.cell).order_by().values("id")
-        rows = rows.filter(Q(job_id__in=jobs) | Q(kind__startswith="machine.", job_id__isnull=True))
-    return event_sentences(list(rows[:MOST_EVENTS]))
+        ids = {event.job_id for event in newest if event.job_id is not None}
+        seen = set(jobs_of_tenants(principal, machine.cell).filter(pk__in=ids).values_list("pk", flat=True))
+        shown = [event for event in newest if event.job_id in seen or (event.job_id is None and _is_of_machine(event))]
+    shown = shown[:MOST_EVENTS]
+    names = job_names(event.job_id for event in shown if event.job_id is not None)
+    return [_machine_event(machine, row, names) for row in event_sentences(shown)]
 
 
-def state_events(machine: Machine) -> list[Event]:
-    """Return the newest events that changed the state of a machine, newest first. Every user may see them."""
-    rows = Event.objects.filter(cell_id=machine.cell_id, machine_id=machine.id, kind__in=_STATES)
-    return list(rows.order_by("-revision", "-seq")[: 2 * MOST_EVENTS])
+def _machine_event(machine: Machine, row: EventSentence, names: Mapping[int, tuple[str, str]]) -> MachineEvent:
+    name, index = names.get(row.event.job_id or 0), row.event.task_index
+    if name is None:
+        return MachineEvent(row, "", "")
+    parts = [machine.cell.name, *name]
+    if index is None:
+        return MachineEvent(row, "/".join(name), reverse("sigma:job", args=parts))
+    return MachineEvent(row, f"{'/'.join(name)}/{index}", reverse("sigma:task", args=[*parts, index]))
+
+
+def _is_of_machine(event: Event) -> bool:
+    return event.kind.startswith("machine.")
+
+
+def states_in(newest: Sequence[Event], machine: Machine) -> list[tuple[str, dt.datetime]]:
+    """Return (state, since when) of a machine, oldest first, as far as the newest events reach. The last one is its
+    present state.
+    """
+    begun: list[tuple[str, dt.datetime]] = []
+    for event in reversed(newest):
+        if event.kind not in _STATES:
+            continue
+        state = REMOVED if event.kind == "machine.removed" else str(event.data.get("state", "up"))
+        if not begun or begun[-1][0] != state:
+            begun.append((state, event.time))
+    if not begun or begun[-1][0] != machine.state:
+        begun.append((machine.state, machine.state_since))
+    return begun
 
 
 def coming_windows(cell: Cell, machine: Machine) -> list[MaintenanceWindow]:

@@ -26,7 +26,8 @@
       this.input.addEventListener("keydown", (event) => this.press(event));
       this.form.addEventListener("submit", (event) => this.submit(event));
       dialog.addEventListener("click", (event) => {
-        if (event.target === dialog) dialog.close(); // a click beside the content
+        // A click beside the content, or on the button.
+        if (event.target === dialog || event.target.closest("[data-palette-close]")) dialog.close();
       });
       dialog.addEventListener("close", () => {
         this.request?.abort();
@@ -55,6 +56,7 @@
       try {
         const address = `${this.form.getAttribute("action")}?${new URLSearchParams({ q: text })}`;
         const answer = await fetch(address, { headers: { Accept: "application/json" }, signal: request.signal });
+        if (answer.redirected) return location.reload(); // the session has ended, so this leads to the sign-in page
         if (!answer.ok) throw new Error(`HTTP status ${answer.status}`);
         this.show(text, (await answer.json()).groups);
       } catch (error) {
@@ -112,7 +114,9 @@
 
     // Open the chosen result. If its results have not come yet, wait for them.
     async go(apart) {
-      if (this.shown !== this.input.value.trim()) await this.search();
+      const text = this.input.value.trim();
+      if (this.shown !== text) await this.search();
+      if (this.shown !== text || !this.dialog.open) return; // another search has begun, or the dialog was closed
       const link = this.options[this.place]?.href;
       if (!link) return;
       if (apart) window.open(link, "_blank", "noopener");
@@ -123,9 +127,10 @@
   function start() {
     const dialog = document.querySelector("[data-palette]");
     if (!dialog) return;
-    const palette = new Palette(dialog);
+    const palette = new Palette(dialog), mac = /^(Mac|iP)/.test(navigator.platform);
     document.addEventListener("keydown", (event) => {
-      const pressed = (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k";
+      // On a Mac, Ctrl-K in a text field deletes to the end of the line.
+      const pressed = (mac ? event.metaKey : event.ctrlKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k";
       // In a terminal, Ctrl-K deletes to the end of the line.
       if (!pressed || event.defaultPrevented || event.target.closest?.("[data-shell-screen]")) return;
       event.preventDefault();

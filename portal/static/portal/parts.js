@@ -50,6 +50,15 @@
     });
   }
 
+  // ---- pages that are read again: not while the user reads an open box, or has written in a field ------------------
+  function readAgain(seconds) {
+    const busy = "dialog[open], details[open]:not(nav details), :is(input, textarea, select):focus";
+    setInterval(() => {
+      if (document.visibilityState === "visible" && !document.querySelector(busy)) location.reload();
+    }, 1000 * seconds);
+  }
+
+  for (const page of document.querySelectorAll("[data-reread-s]")) readAgain(Number(page.dataset.rereadS));
   for (const form of document.querySelectorAll("[data-moment]")) followSlider(form);
   for (const figure of document.querySelectorAll("[data-timeline]")) followKeys(figure);
 })();
