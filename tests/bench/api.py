@@ -103,6 +103,8 @@ PAGES = [
     "/",
     "/cells/",
     "/cells/{cell}/",
+    "/cells/{cell}/machines/{machine}/",
+    "/find/?q=job1",
     "/jobs/",
     "/jobs/?q=job1",
     "/jobs/{cell}/{tenant}/{job}/",
