@@ -41,6 +41,12 @@ class MarketForm(ServiceForm):
             ),
         }
 
+    def _get_validation_exclusions(self) -> set[str]:
+        """Return the fields that only the service checks. Its errors name the field and the cure, and those of database
+        constraints name only the constraint.
+        """
+        return {*super()._get_validation_exclusions(), "headroom_milli"}  # type: ignore[misc]
+
 
 class MarketAdmin(ServiceAdmin):
     """The page of the rules by which each cell sells quota. The default rules apply to a cell without a row."""

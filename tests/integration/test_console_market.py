@@ -102,7 +102,11 @@ def test_a_market_is_set_through_its_service_and_recorded(sre, world) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "told"),
-    [("headroom_milli", "1001", "1000"), ("longest_days", "0", "whole number from 1"), ("cell", "nowhere", "nowhere")],
+    [
+        ("headroom_milli", "1001", "whole number from 0 to 1000"),
+        ("longest_days", "0", "whole number from 1"),
+        ("cell", "nowhere", "nowhere"),
+    ],
 )
 def test_what_a_market_can_not_be_is_reported_and_changes_nothing(sre, field, value, told) -> None:
     answer = sre.post(reverse("admin:quota_market_add"), {"cell": "cc", **MARKET, field: value})
