@@ -29,6 +29,7 @@ from scheduling.api import (
     repackings,
     restores,
     secrets,
+    service_weights,
     services,
     sites,
     sql,
@@ -104,6 +105,8 @@ _service = [
     path("start/", services.ServiceStartView.as_view(), name="service-start"),
     path("restart/", services.ServiceRestartView.as_view(), name="service-restart"),
     path("forget/", services.ServiceForgetView.as_view(), name="service-forget"),
+    path("weights/", service_weights.ServiceWeightsView.as_view(), name="service-weights"),
+    path("switch/", service_weights.ServiceSwitchView.as_view(), name="service-switch"),
 ]
 _locks = [
     path("", locks.LocksView.as_view(), name="locks"),

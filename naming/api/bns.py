@@ -64,6 +64,9 @@ class JobEndpointsSerializer(_SummarySerializer):
 class ServiceEndpointsSerializer(_SummarySerializer):
     name = serializers.CharField(help_text="/bns/<cell>/<tenant>/service/<name>")
     jobs = serializers.ListField(child=serializers.CharField(), help_text="The names of its jobs, as /bns/…")
+    weights = serializers.DictField(
+        child=serializers.IntegerField(), help_text="Weights of the tracks; empty: only the tasks have weights."
+    )
     endpoints = TaskEndpointSerializer(many=True)
 
 

@@ -16,8 +16,8 @@ from django.conf import settings
 from django.db.models import Q, QuerySet, Sum
 
 from naming.api.feeds import FeedService
-from naming.api.task_endpoints import endpoints_of, job_answer, name_of, rows_of, service_answer
-from naming.table.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
+from naming.api.task_endpoints import endpoints_of, job_answer, name_of, rows_of, service_answer, tracks_of
+from naming.table.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint, weighed_by_track
 from naming.table.names import SERVICE, JobName, MachineName, Name, ServiceName, TaskName, is_service
 from naming.table.table import NAMING_KINDS
 from quota.model_rows import read_models
@@ -29,7 +29,7 @@ from scheduling.access.selectors import cell_named, machine_named
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import JobState
 from scheduling.journal.sql import query
-from scheduling.models import Cell, Job
+from scheduling.models import Cell, Job, ServiceWeighting
 
 MOST_ENDPOINTS = 100_000  # in one answer
 MOST_TARGETS = 300_000  # tasks in one answer for Prometheus, which needs less memory per task
@@ -68,7 +68,8 @@ def endpoints(
             jobs = {job.id: job for job in jobs_of_service(name)}
             if not jobs:
                 raise NotFound("service", name.path)
-            return service_answer(name, cell, jobs.values(), endpoints_of(jobs, rows_of(jobs), zone=zone), zone=zone)
+            found = endpoints_of(jobs, rows_of(jobs), zone=zone)
+            return service_answer(name, cell, jobs.values(), found, weights_of_service(name), zone=zone)
         case MachineName():
             machine = machine_named(cell_named(principal, name.cell), name.host)
             return MachineEndpoint(
@@ -144,7 +145,7 @@ def services(jobs: VisibleJobs) -> list[FeedService]:
     """Return the jobs with their placed tasks, followed by the services of these jobs.
 
     If `jobs.have_all` is false, services are left out, because they would have only a part of their tasks. The function
-    makes three database queries. For each cell, it makes one more query and one request to Redis.
+    makes four database queries. For each cell, it makes one more query and one request to Redis.
     """
     found = read_jobs(jobs.cells, list(chain.from_iterable(jobs.of_cells.values())))
     # A feed lists ports, so it needs no tasks of jobs without ports.
@@ -222,7 +223,32 @@ def _feed_services(jobs: Mapping[int, Job], by_job: Mapping[int, list[TaskEndpoi
     for job_id, job in jobs.items():
         if (name := service_of(job)) is not None:
             found[name] += by_job[job_id]
-    return [FeedService(name, {SERVICE: name.service}, tasks) for name, tasks in found.items()]
+    weights = weights_of_services(found)
+    tracks: dict[ServiceName, dict[str, str]] = defaultdict(dict)
+    for job in jobs.values():
+        if weights and (name := service_of(job)) in weights:
+            tracks[name] |= tracks_of([job])
+    return [
+        FeedService(name, {SERVICE: name.service}, weighed_by_track(tasks, tracks[name], weights.get(name, {})))
+        for name, tasks in found.items()
+    ]
+
+
+def weights_of_service(name: ServiceName) -> Mapping[str, int]:
+    """Return the weights of the tracks of a service; empty if it has none. Makes one query."""
+    return weights_of_services([name]).get(name, {})
+
+
+def weights_of_services(names: Collection[ServiceName]) -> dict[ServiceName, Mapping[str, int]]:
+    """Return the weights of the tracks of these services. Services without weights are left out. Makes one query, or
+    none without a name.
+    """
+    if not names:
+        return {}
+    rows = ServiceWeighting.objects.filter(service__in={name.service for name in names}).exclude(weights={})
+    found = rows.values_list("cell__name", "tenant__name", "service", "weights")
+    weights = {ServiceName(cell, tenant, service): of for cell, tenant, service, of in found}
+    return {name: weights[name] for name in names if name in weights}
 
 
 def names_stamp() -> str:

@@ -13,9 +13,9 @@ from django.conf import settings
 
 from naming.api.task_loads import Busy, loads_of
 from naming.following.names_from_database import older_port_names
-from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, fails_open, weight_of
+from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, fails_open, weighed_by_track, weight_of
 from naming.table.names import JobName, ServiceName
-from scheduling.core.vocabulary.published import Published
+from scheduling.core.vocabulary.published import Published, track_of
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job
 
@@ -111,12 +111,25 @@ def job_answer(job: Job, endpoints: Sequence[TaskEndpoint], *, zone: str) -> Job
 
 
 def service_answer(
-    name: ServiceName, cell: Cell, jobs: Collection[Job], endpoints: Sequence[TaskEndpoint], *, zone: str
+    name: ServiceName,
+    cell: Cell,
+    jobs: Collection[Job],
+    endpoints: Sequence[TaskEndpoint],
+    weights: Mapping[str, int],
+    *,
+    zone: str,
 ) -> ServiceEndpoints:
     """Return the answer to a request for a service. `jobs`: the jobs of the service. `endpoints`: those of their placed
-    tasks.
+    tasks. `weights`: the weights of its tracks.
     """
-    return ServiceEndpoints(jobs=[name_of(job).path for job in jobs], **_summary(name, cell, jobs, endpoints, zone))
+    weighed = weighed_by_track(endpoints, tracks_of(jobs), weights)
+    paths = [name_of(job).path for job in jobs]
+    return ServiceEndpoints(jobs=paths, weights=weights, **_summary(name, cell, jobs, weighed, zone))
+
+
+def tracks_of(jobs: Iterable[Job]) -> dict[str, str]:
+    """Return the track of each job in its service, by the name of the job."""
+    return {job.name: track_of(job.name, job.labels) for job in jobs}
 
 
 def _summary(

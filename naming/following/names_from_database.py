@@ -18,7 +18,7 @@ from scheduling.core.vocabulary.events import Event
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.journal.sql import execute, query
-from scheduling.models import Cell, Job, Machine
+from scheduling.models import Cell, Job, Machine, ServiceWeighting
 from scheduling.models import Task as TaskRow
 from scheduling.models.machines import REMOVED
 
@@ -44,7 +44,7 @@ def snapshot(cell_id: int) -> NamesSnapshot:
         if facts is None:
             raise LookupError(f"there is no cell with id {cell_id}; it may have been deleted")
         revision, ordinal, history_id = facts
-        made: list[Event] = [*_machines(cell_id), *_jobs(cell_id), *_placed(cell_id)]
+        made: list[Event] = [*_machines(cell_id), *_weights(cell_id), *_jobs(cell_id), *_placed(cell_id)]
         newest = query(
             "SELECT revision FROM scheduling_event WHERE cell_id = %s AND kind = ANY(%s)"
             " ORDER BY revision DESC LIMIT 1",
@@ -57,6 +57,12 @@ def _machines(cell_id: int) -> Iterable[Event]:
     rows = Machine.objects.filter(cell_id=cell_id).exclude(state=REMOVED).order_by()
     for identity, hostname, address in rows.values_list("id", "hostname", "address").iterator():
         yield events.MachineSet(machine_id=identity, hostname=hostname, address=address, capacity=())
+
+
+def _weights(cell_id: int) -> Iterable[Event]:
+    rows = ServiceWeighting.objects.filter(cell_id=cell_id).order_by("id")
+    for tenant, service, weights in rows.values_list("tenant__name", "service", "weights"):
+        yield events.ServiceWeighed(service=service, tenant=tenant, change="", weights=weights)
 
 
 def _jobs(cell_id: int) -> Iterable[Event]:

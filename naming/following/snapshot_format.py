@@ -2,7 +2,7 @@
 PostgreSQL. Pure.
 
     line of JSON    the head: format, zone, cell, history, revisions, time
-    blocks          each block: its length (4 octets), then MessagePack of machines, a job, or a few hundred tasks
+    blocks          each block: its length (4 octets), then MessagePack of machines, weights, a job, or some tasks
     end             the length 0, then the BLAKE2b checksum of all octets before it (16 octets)
 
 A `Capture` describes the name table at one instant, although the table continues to change. The capture writes one job
@@ -63,6 +63,12 @@ class SnapshotMachines(msgspec.Struct, frozen=True, array_like=True, tag="machin
     gone: list[int]
 
 
+class SnapshotWeights(msgspec.Struct, frozen=True, array_like=True, tag="weights"):
+    """The record of the weights of services in a snapshot file: tenant, service, and the weight of each track."""
+
+    services: list[tuple[str, str, dict[str, int]]]
+
+
 class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
     """The record of a job in a snapshot file. The records of the job's tasks follow this record. `versions`: each spec
     version with its port names; the current version is the last one.
@@ -92,7 +98,8 @@ class SnapshotTasks(msgspec.Struct, frozen=True, array_like=True, tag="tasks"):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(SnapshotMachines | JobKept | SnapshotTasks)
+_Record = SnapshotMachines | SnapshotWeights | JobKept | SnapshotTasks
+_decoder = msgspec.msgpack.Decoder(_Record)
 _head_decoder = msgspec.json.Decoder(Head)
 
 
@@ -132,6 +139,7 @@ class Capture:
         )
         self._machines = {one.machine_id: _facts(one) for one in table.machines.values()}
         self._gone: list[tuple[int, str, str]] = []
+        self._weights = [(tenant, name, dict(weights)) for (tenant, name), weights in table.weights.items()]
         self._pending = dict(table.jobs)
         self._held: dict[int, _Held] = {}
 
@@ -177,6 +185,8 @@ class Capture:
         machines = list(self._machines.values())
         for start in range(0, len(machines), 5 * SLICE):
             yield _block(SnapshotMachines(machines[start : start + 5 * SLICE], []))
+        for start in range(0, len(self._weights), SLICE):
+            yield _block(SnapshotWeights(self._weights[start : start + SLICE]))
         batch: list[bytes] = []
         weight = 0
         while self._pending or self._held:
@@ -289,7 +299,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
     table.ready = True
 
 
-def _blocks(content: memoryview, at: int) -> Iterator[SnapshotMachines | JobKept | SnapshotTasks]:
+def _blocks(content: memoryview, at: int) -> Iterator[_Record]:
     while size := int.from_bytes(content[at : at + 4]):
         if size > LARGEST_BLOCK or at + 4 + size > len(content):
             raise Unusable("the snapshot has a block that is longer than the file; the next snapshot replaces it")
@@ -297,12 +307,15 @@ def _blocks(content: memoryview, at: int) -> Iterator[SnapshotMachines | JobKept
         at += 4 + size
 
 
-def _apply(table: NameTable, block: SnapshotMachines | JobKept | SnapshotTasks) -> None:
+def _apply(table: NameTable, block: _Record) -> None:
     match block:
         case SnapshotMachines():
             for machine_id, host, address in block.machines:
                 made = events.MachineSet(machine_id=machine_id, hostname=host, address=address, capacity=())
                 table.apply(made, 0)
+        case SnapshotWeights():
+            for tenant, service, weights in block.services:
+                table.apply(events.ServiceWeighed(service=service, tenant=tenant, change="", weights=weights), 0)
         case JobKept():
             for event in job_events(block):
                 table.apply(event, block.revision)
@@ -361,6 +374,6 @@ def job_events(job: JobKept) -> Iterator[Event]:
         yield events.JobChanged(**facts, spec_version=version, port_names=names)
 
 
-def _block(content: SnapshotMachines | JobKept | SnapshotTasks) -> bytes:
+def _block(content: _Record) -> bytes:
     data = _encoder.encode(content)
     return len(data).to_bytes(4) + data

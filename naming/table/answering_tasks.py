@@ -8,7 +8,7 @@ with unequal probabilities, Madow 1949). If all weights are equal, this limit is
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
@@ -36,6 +36,9 @@ class Owner(Protocol):
 
     @property
     def port_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def track(self) -> str: ...
 
     def all_port_names(self) -> set[str]: ...
 
@@ -73,6 +76,11 @@ class PlacedTask:
         return list(zip(self.port_names, self.ports, strict=False))
 
 
+def own_weight(task: PlacedTask) -> int:
+    """Return the weight of a task in the answers for its own name and for its job."""
+    return task.weight
+
+
 def family_of(address: str) -> int:
     """Return the version of the IP address, 4 or 6. Return 0 for text that is not an IP address."""
     try:
@@ -81,8 +89,13 @@ def family_of(address: str) -> int:
         return 0
 
 
+Weigh = Callable[[PlacedTask], int]  # returns the weight of a task in the answers for a name
+
+
 class Stratum(NamedTuple):
-    """Tasks of one job that have the same weight. Callers must not change `tasks`, or store it for later."""
+    """Tasks of one job that have the same weight in an answer. Callers must not change `tasks`, or store it for
+    later.
+    """
 
     weight: int
     tasks: Sequence[PlacedTask]
@@ -91,21 +104,29 @@ class Stratum(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Answering:
     """The tasks that a DNS answer for a name may contain, grouped by weight. Tasks of weight 0 are included only if all
-    tasks have weight 0.
+    tasks have weight 0. `spare`: the tasks of weight 0 that are left out because of this.
     """
 
     strata: Sequence[Stratum]
+    spare: Sequence[Stratum] = ()
 
     @classmethod
-    def of(cls, pools: Iterable[Pool]) -> Answering:
-        strata = [stratum for pool in pools for stratum in pool.strata() if stratum.tasks]
-        return cls([stratum for stratum in strata if stratum.weight] or strata)
+    def of(cls, strata: Iterable[Stratum]) -> Answering:
+        found = [stratum for stratum in strata if stratum.tasks]
+        weighed = [stratum for stratum in found if stratum.weight]
+        return cls(weighed, [stratum for stratum in found if not stratum.weight]) if weighed else cls(found)
 
     @classmethod
-    def serving_or_placed(cls, *, serving: Iterable[Pool], placed: Iterable[Pool]) -> Answering:
+    def serving_or_placed(cls, *, serving: Iterable[Stratum], placed: Iterable[Stratum]) -> Answering:
         """Return the serving tasks of a name. If none serves, return all placed tasks (fail open)."""
         found = cls.of(serving)
         return found if found.strata else cls.of(placed)
+
+    def narrowed(self, keep: Callable[[Stratum], Stratum]) -> Answering:
+        """Return the tasks that `keep` returns of each stratum. Tasks of weight 0 take the place of the others if none
+        of the others is kept.
+        """
+        return Answering.of(map(keep, (*self.strata, *self.spare)))
 
     def __len__(self) -> int:
         return sum(len(tasks) for _, tasks in self.strata)
@@ -119,8 +140,7 @@ class Answering:
         return len({weight for weight, _ in self.strata}) < 2
 
     def of_family(self, family: int) -> Answering:
-        kept = [Stratum(w, [task for task in tasks if task.family == family]) for w, tasks in self.strata]
-        return Answering([stratum for stratum in kept if stratum.tasks])
+        return self.narrowed(lambda one: Stratum(one.weight, [task for task in one.tasks if task.family == family]))
 
     def sample(self, most: int, rng: Random) -> list[PlacedTask]:
         """Return at most `most` tasks in random order. A task is chosen with a probability that is proportional to its
@@ -256,11 +276,12 @@ class Pool(Bag):
         if not alike:
             del self._by_weight[task.weight]
 
-    def strata(self) -> list[Stratum]:
-        """Return the tasks grouped by weight."""
-        if self._by_weight is None:
-            return [Stratum(1, self._tasks)]
-        return [Stratum(weight, bag.tasks) for weight, bag in self._by_weight.items()]
+    def strata(self, weigh: Callable[[int], int] | None = None) -> list[Stratum]:
+        """Return the tasks grouped by weight. `weigh`: returns the weight that tasks have in an answer, instead of this
+        weight of their own.
+        """
+        found = {1: self._tasks} if self._by_weight is None else {w: bag.tasks for w, bag in self._by_weight.items()}
+        return [Stratum(weigh(weight) if weigh else weight, tasks) for weight, tasks in found.items()]
 
     def any_on(self, machine: MachineAddress) -> bool:
         return any(task.machine is machine for task in self._tasks)

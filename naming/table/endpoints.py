@@ -8,12 +8,19 @@ task serves, they use all tasks that have an address (fail open). DNS answers fo
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
+
+from naming.table.service_weights import ServiceWeights, WeighedTasks
 
 # (first index, last index, weight) of ranges whose weight is not 1: `scheduling.core.vocabulary.published`
 Weights = Sequence[tuple[int, int, int]]
+
+
+_JOB = 4  # the part of `/bns/<cell>/<tenant>/<job>/<index>` that is the job
 
 
 class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
@@ -69,10 +76,11 @@ class JobEndpoints(_Summary, frozen=True, gc=False, kw_only=True):
 
 class ServiceEndpoints(_Summary, frozen=True, gc=False, kw_only=True):
     """The answer to a query for the name of a service: the endpoints of all its live jobs. `jobs`: the paths `/bns/…`
-    of the jobs.
+    of the jobs. `weights`: the weights of its tracks; empty: the weights of the tasks decide alone.
     """
 
     jobs: Sequence[str]
+    weights: Mapping[str, int]
 
 
 class MachineEndpoint(msgspec.Struct, frozen=True, gc=False):
@@ -102,6 +110,20 @@ def shares(endpoints: Sequence[TaskEndpoint]) -> list[tuple[TaskEndpoint, int]]:
     able = [one for one in placed if one.serving] or placed
     weighed = [(one, one.weight) for one in able if one.weight]
     return weighed or [(one, 1) for one in able]
+
+
+def weighed_by_track(
+    endpoints: Sequence[TaskEndpoint], tracks: Mapping[str, str], weights: Mapping[str, int]
+) -> Sequence[TaskEndpoint]:
+    """Return the endpoints of a service with the weights that clients of the service use. `tracks`: the track of each
+    job, by the name of the job. `weights`: the weights of the tracks; empty: those of the tasks.
+    """
+    if not weights:
+        return endpoints
+    found = [(tracks[one.name.split("/")[_JOB]], one) for one in endpoints]
+    numbers = Counter((track, one.weight) for track, one in found if one.address)
+    of_service = ServiceWeights(weights, (WeighedTasks(track, own, number) for (track, own), number in numbers.items()))
+    return [replace(one, weight=of_service.of(track, one.weight)) for track, one in found]
 
 
 def weight_of(index: int, weights: Weights) -> int:

@@ -5,12 +5,15 @@ of the service. Pure.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
-from naming.table.answering_tasks import Answering, Pool
+from naming.table.answering_tasks import Answering, Pool, Stratum, Weigh, own_weight
 from naming.table.endpoints import weight_of
 from naming.table.names import InvalidName, parse_index
+from naming.table.service_weights import ServiceWeights, WeighedTasks
+from scheduling.core.vocabulary.published import track_of
 
 
 class Indexes:
@@ -76,7 +79,16 @@ class NamedJob:
 
     @property
     def answering(self) -> Answering:
-        return Answering.serving_or_placed(serving=[self.serving], placed=[self.placed])
+        return Answering.serving_or_placed(serving=self.serving.strata(), placed=self.placed.strata())
+
+    @property
+    def track(self) -> str:
+        """Return the track of the job in its service."""
+        return track_of(self.name, self.labels)
+
+    def weigh_in_answers(self) -> Weigh:
+        """Return a function that returns the weight of a task in the SRV records of this name."""
+        return own_weight
 
     @property
     def tasks_total(self) -> int:
@@ -130,12 +142,14 @@ class NamedJob:
 @dataclass(slots=True, eq=False)
 class NamedService:
     """A service: all jobs of a tenant whose label `service` is the name of the service. If no task of these jobs
-    serves, clients get all placed tasks of the jobs.
+    serves, clients get all placed tasks of the jobs. `weights`: the weights of its tracks
+    (`naming.table.service_weights`); empty: the weights of the tasks decide alone.
     """
 
     tenant: str
     name: str
     jobs: dict[int, NamedJob] = field(default_factory=dict)
+    weights: Mapping[str, int] = field(default_factory=dict)
     revision: int = 0  # of the last change of its names, or `naming.table.table.GONE`
 
     @property
@@ -157,8 +171,33 @@ class NamedService:
 
     @property
     def answering(self) -> Answering:
-        jobs = self.jobs.values()
-        return Answering.serving_or_placed(serving=(job.serving for job in jobs), placed=(job.placed for job in jobs))
+        weights = self._task_weights() if self.weights else None
+        return Answering.serving_or_placed(
+            serving=self._strata(weights, [(job, job.serving) for job in self.jobs.values()]),
+            placed=self._strata(weights, [(job, job.placed) for job in self.jobs.values()]),
+        )
+
+    def weigh_in_answers(self) -> Weigh:
+        """Return a function that returns the weight of a task in the SRV records of this name."""
+        if not self.weights:
+            return own_weight
+        weights = self._task_weights()
+        return lambda task: weights.of(task.job.track, task.weight)
+
+    def _task_weights(self) -> ServiceWeights:
+        return ServiceWeights(
+            self.weights,
+            (
+                WeighedTasks(job.track, weight, len(tasks))
+                for job in self.jobs.values()
+                for weight, tasks in job.placed.strata()
+            ),
+        )
+
+    @staticmethod
+    def _strata(weights: ServiceWeights | None, pools: Iterable[tuple[NamedJob, Pool]]) -> Iterator[Stratum]:
+        for job, pool in pools:
+            yield from pool.strata(None if weights is None else partial(weights.of, job.track))
 
     def all_port_names(self) -> set[str]:
         return set[str]().union(*(job.all_port_names() for job in self.jobs.values()))

@@ -6,7 +6,7 @@ health check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from naming.table.answering_tasks import MachineAddress, PlacedTask, family_of
@@ -88,6 +88,7 @@ class NameTable:
         self.jobs: dict[int, NamedJob] = {}
         self.tenants: dict[str, dict[str, NamedJob]] = {}
         self.services: dict[str, dict[str, NamedService]] = {}  # by tenant
+        self.weights: dict[tuple[str, str], Mapping[str, int]] = {}  # of tracks, by tenant and service
         self.reverse = AddressIndex()  # addresses of machines, and of tasks that have their own
         self.touched: set[Touched] | None = None
         self.before: list[Callable[[events.Event], None]] = []
@@ -282,7 +283,8 @@ class NameTable:
         self._leave_service(job, revision)
         if name:
             services = self.services.setdefault(job.tenant, {})
-            job.service = services.setdefault(name, NamedService(job.tenant, name))
+            weights = self.weights.get((job.tenant, name), {})
+            job.service = services.setdefault(name, NamedService(job.tenant, name, weights=weights))
             job.service.jobs[job.job_id] = job
 
     def _leave_service(self, job: NamedJob, revision: int) -> None:
@@ -299,6 +301,21 @@ class NameTable:
             del services[service.name]
             if not services:
                 del self.services[job.tenant]
+
+    def _service_weighed(self, event: events.ServiceWeighed, revision: int) -> bool:
+        """Set the weights of the tracks of a service. The service may have no live job."""
+        key = event.tenant, event.service
+        if event.weights == self.weights.get(key, {}):
+            return False
+        if event.weights:
+            self.weights[key] = event.weights
+        else:
+            del self.weights[key]
+        if (service := self.service(*key)) is None:
+            return False
+        service.weights, service.revision = event.weights, revision
+        self._note(Touched(event.tenant, event.service, service=True))
+        return True
 
     def _touch(self, job: NamedJob, revision: int, index: int | None = None, *, whole: bool = False) -> bool:
         """Mark the names of a job and of its service as changed. `index`: mark also the name of this task. `whole`:
@@ -340,6 +357,7 @@ _HANDLERS: dict[Any, Callable[[NameTable, Any, int], bool]] = {
     events.TaskEvicted: NameTable._task_left,
     events.TaskEnded: NameTable._task_left,
     events.TaskReported: NameTable._task_reported,
+    events.ServiceWeighed: NameTable._service_weighed,
 }
 # The kinds of these events in the journal. The newest event of these kinds has the last revision of a name.
 NAMING_KINDS = tuple(sorted(str(event.__struct_config__.tag) for event in _HANDLERS))

@@ -1,5 +1,5 @@
-"""Commands for services: list, show, plan, stop, start, restart and forget. A service is all jobs of a tenant in a cell
-with the same label `service`.
+"""Commands for services: list, show, plan, stop, start, restart, forget, weights and switch. A service is all jobs of a
+tenant in a cell with the same label `service`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import jobfile, output
+from portal.cli import jobfile, output, service_weights
 from portal.cli.apply import job_files
 from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, JobReference, Yes
-from portal.cli.failure import CommandFailed
+from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.jobs import body_of, target_of
 from portal.cli.paths import part
 
-service = Commands(help="Services, each with several jobs: list, show, plan, stop, start, restart, forget.")
+service = Commands(
+    help="Services, each with several jobs: list, show, plan, stop, start, restart, forget, weights, switch."
+)
 LABEL = "service"
 Name = Annotated[
     str, typer.Argument(metavar="SERVICE", help="Name of the service: cell/tenant/service, tenant/service or service.")
@@ -95,7 +97,10 @@ def show(session: Context, name: Name) -> None:
         )
         for one in answer["stopped"]
     ]
-    return output.table(["JOB", "HEALTH", "RUNNING", "VERSION", "LABELS"], rows, empty="No jobs.")
+    output.table(["JOB", "HEALTH", "RUNNING", "VERSION", "LABELS"], rows, empty="No jobs.")
+    if answer["traffic"]["weights"] or answer["traffic"]["switch"]:
+        service_weights.show_traffic(answer["traffic"])
+    return None
 
 
 @service.command()
@@ -173,6 +178,68 @@ def forget(session: Context, name: Name, yes: Yes = False, dry_run: DryRun = Fal
     number = output.number(answer["forgotten"], "stopped job")
     was = "would be" if dry_run else "was" if answer["forgotten"] == 1 else "were"
     return session.say(answer, f"{reference}: {number} {was} forgotten.")
+
+
+@service.command()
+def weights(
+    session: Context,
+    name: Name,
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TRACK=WEIGHT…", help="Weights of tracks or jobs. All other tracks get 0."),
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the weights, so that all tracks get clients.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Show or set how the clients of a service are divided among its tracks. A track is the jobs with the same label
+    `track`, or a job without this label. Setting weights takes effect at once, and ends a switch in progress.
+    """
+    path = f"{named(session, name).path}weights/"
+    wanted = service_weights.parsed(given or [])
+    if wanted and clear:
+        raise bad_usage("weights and --clear were given: use one of them", clear="cannot be used with weights")
+    if wanted or clear:
+        answer = session.client.put(path, {"weights": wanted}, dry_run=dry_run)
+    else:
+        answer = session.client.get(path)
+    return output.as_json(answer) if session.json else service_weights.show_traffic(answer, dry_run=dry_run)
+
+
+@service.command()
+def switch(
+    session: Context,
+    name: Name,
+    to: Annotated[str, typer.Option("--to", metavar="TRACK", help="The track, or a job of it, that gets all clients.")],
+    step: Annotated[int, typer.Option(help="Per cent of the clients that move at each step.")] = 100,
+    every: Annotated[str, typer.Option(help="Time between two steps, and from the last one to the end.")] = "60s",
+    gate: Annotated[str, typer.Option(help="health: steps wait for healthy tasks; none: they do not.")] = "health",
+    enough: Annotated[int, typer.Option(help="Per cent of the tasks of the track that must be up.")] = 100,
+    within: Annotated[str, typer.Option(help="How long a step waits for them. Then the weights return.")] = "10m",
+    stop_old: Annotated[bool, typer.Option("--stop-old", help="Stop the jobs of the other tracks at the end.")] = False,
+    confirm: Confirm = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the switch has ended.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Switch the clients of a service to another track, step by step. If tasks of the new track fail, the weights
+    return by themselves. The other tracks keep running, so that a switch back takes effect at once.
+    """
+    reference = named(session, name)
+    body = {
+        "to": to,
+        "step": step,
+        "every_s": service_weights.seconds("every", every),
+        "gate": gate,
+        "enough": enough,
+        "within_s": service_weights.seconds("within", within),
+        "stop_old": stop_old,
+        "confirm": confirm,
+    }
+    answer = session.client.post(f"{reference.path}switch/", body, dry_run=dry_run)
+    if wait and not dry_run:
+        answer = service_weights.ended(session, f"{reference.path}weights/", answer)
+    if session.json:
+        return output.as_json(answer)
+    return service_weights.show_traffic(answer, dry_run=dry_run)
 
 
 def _act(

@@ -169,7 +169,7 @@ class Behind:
     def changes(self, news: CellNews) -> TopicChanges | None:
         if news.events is None:
             return TopicChanges(resync=True)
-        if any(event.kind == "service.set" for event in news.events):
+        if any(event.kind in ("service.set", "service.weighed") for event in news.events):
             return TopicChanges(resync=True)
         touched = {event.job_id for event in news.events if event.job_id is not None}
         if not touched:
@@ -225,6 +225,7 @@ _NOT_OF_MACHINES = frozenset(
         "template.set",
         "template.deleted",
         "service.set",
+        "service.weighed",
         "workflow.set",
         "workflow.ended",
         "update.started",

@@ -21,11 +21,11 @@ import msgspec
 from django.conf import settings
 from msgspec.structs import replace
 
-from naming.api.changes import changed_after, members_changed_after
-from naming.api.selectors import job_visible, jobs_of_service, live_job, service_visible
-from naming.api.task_endpoints import PlacedRow, busy_of, endpoints_of, job_answer, rows_of, service_answer
+from naming.api.changes import WEIGHED, changed_after, members_changed_after
+from naming.api.selectors import job_visible, jobs_of_service, live_job, service_visible, weights_of_service
+from naming.api.task_endpoints import PlacedRow, busy_of, endpoints_of, job_answer, rows_of, service_answer, tracks_of
 from naming.api.task_loads import Busy, loads_of
-from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint
+from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, weighed_by_track
 from naming.table.names import SERVICE, JobName, ServiceName, TaskName
 from naming.table.table import NAMING_KINDS
 from portal.live.hub import Hub, Page
@@ -99,6 +99,7 @@ class WatchedName:
     _jobs: dict[int, Job] = field(default_factory=dict, compare=False, repr=False)
     _rows: dict[int, PlacedRow] = field(default_factory=dict, compare=False, repr=False)
     _endpoints: dict[int, TaskEndpoint] = field(default_factory=dict, compare=False, repr=False)
+    _weights: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
     _body: tuple[int, int, bytes | None] = field(default=(-1, -1, None), compare=False, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, compare=False, repr=False)
 
@@ -181,7 +182,8 @@ class WatchedName:
                 return None
             self._endpoints |= moved
             self.version += 1
-            return self._update(self._facts(), list(moved.values()))
+            shown = self._shown()
+            return self._update(self._facts(), [shown[task] for task in moved])
 
     def _concerning(self, events: Sequence[Happened]) -> list[Happened]:
         """Return those of `events` that may change the answer for this name."""
@@ -195,7 +197,11 @@ class WatchedName:
             and (event.job_id in self._jobs or (event.kind == "machine.set" and event.machine_id in machines))
             and (only is None or event.kind not in _OF_TASKS or event.task_index == only)
         ]
-        return concerned + self._joining(events)
+        return concerned + self._joining(events) + self._weighed(events)
+
+    def _weighed(self, events: Sequence[Happened]) -> list[Happened]:
+        """Return the events that may have changed the weights of this service."""
+        return [one for one in events if one.kind == WEIGHED] if isinstance(self.name, ServiceName) else []
 
     def _joining(self, events: Sequence[Happened]) -> list[Happened]:
         """Return those of `events` whose job now belongs to this name and did not before."""
@@ -216,9 +222,9 @@ class WatchedName:
         """Read the state of the name again, and return the update. `tasks`: ids of the only tasks that can have
         changed; None means that all tasks can have changed.
         """
-        before, facts, history = self._endpoints, self._facts(), self.history
+        before, facts, history = self._shown(), self._facts(), self.history
         self._read(tasks)
-        after = self._endpoints
+        after = self._shown()
         changed = [
             one
             for task, one in after.items()
@@ -265,6 +271,7 @@ class WatchedName:
         rows |= {row.task_id: row for row in found}
         endpoints |= {row.task_id: one for row, one in zip(found, made, strict=True)}
         self._cell, self._jobs, self._rows, self._endpoints = cell, jobs, rows, endpoints
+        self._weights = weights_of_service(self.name) if isinstance(self.name, ServiceName) else {}
         if cell is not None:
             self.revision, self.history = cell.revision, cell.history_ordinal
 
@@ -288,7 +295,15 @@ class WatchedName:
             return endpoints[0] if endpoints else None
         if isinstance(self.name, JobName):
             return job_answer(next(iter(self._jobs.values())), endpoints, zone=settings.BORG_ZONE)
-        return service_answer(self.name, self._cell, self._jobs.values(), endpoints, zone=settings.BORG_ZONE)
+        jobs = self._jobs.values()
+        return service_answer(self.name, self._cell, jobs, endpoints, self._weights, zone=settings.BORG_ZONE)
+
+    def _shown(self) -> dict[int, TaskEndpoint]:
+        """Return the endpoints as clients get them, by task id."""
+        if not self._weights:
+            return self._endpoints
+        weighed = weighed_by_track(list(self._endpoints.values()), tracks_of(self._jobs.values()), self._weights)
+        return dict(zip(self._endpoints, weighed, strict=True))
 
     def _facts(self) -> dict[str, Any] | None:
         state = self._state()

@@ -22,9 +22,11 @@ from scheduling.api.change_serializers import ChangeSerializer, change_document,
 from scheduling.api.fields import ServiceStateField
 from scheduling.api.job_serializers import JobSerializer
 from scheduling.api.list_filters import TENANT
+from scheduling.api.service_weights import TrafficSerializer
 from scheduling.models import StoppedJob
 from scheduling.services import restarts, selectors, service_plans, starts, stops
 from scheduling.services.outcomes import Change, ServiceChange
+from scheduling.services.weights import traffic_of
 
 _OUTCOMES = {"submit": "submitted", "update": "updated", "none": "unchanged"}
 
@@ -71,6 +73,7 @@ class ServiceSerializer(serializers.Serializer[Any]):
     requested = serializers.SerializerMethodField()
     jobs = serializers.SerializerMethodField()
     stopped = StoppedJobSerializer(many=True)
+    traffic = serializers.SerializerMethodField(help_text="How its clients are divided among its tracks.")
     more = serializers.BooleanField(help_text="Whether the service has more live jobs than `jobs` contains.")
 
     @extend_schema_field(
@@ -78,6 +81,10 @@ class ServiceSerializer(serializers.Serializer[Any]):
     )
     def get_requested(self, service: selectors.Service) -> dict[str, dict[str, int]]:
         return {band: as_mapping(amounts) for band, amounts in service.requested.items()}
+
+    @extend_schema_field(TrafficSerializer)
+    def get_traffic(self, service: selectors.Service) -> Any:
+        return TrafficSerializer(traffic_of(service)).data
 
     @extend_schema_field(JobSerializer(many=True))
     def get_jobs(self, service: selectors.Service) -> Any:

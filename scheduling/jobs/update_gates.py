@@ -13,16 +13,15 @@ import msgspec
 import structlog
 from django.utils import timezone
 
-from borglet.messages import Health, Phase
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary import events
 from scheduling.jobs import updates
 from scheduling.jobs.actions.autoscaled import undone
-from scheduling.jobs.health import BLAMELESS
+from scheduling.jobs.rollouts.failing_tasks import FIGURES, failing_since
 from scheduling.jobs.rollouts.gate_rules import Gate, Watched, gate
-from scheduling.jobs.rollouts.rollout import HOPELESS_RESTARTS, UNREADY, UNSETTLED, update_end
+from scheduling.jobs.rollouts.rollout import UNREADY, UNSETTLED, update_end
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Job, JobSpec, Update
@@ -32,17 +31,10 @@ ME = system("updates")
 
 # The lowest index of a task of the new version that is not up because it failed since the update began. The tasks are
 # read only if the update may be rolled back and the job's counters show that some of its tasks are not up.
-_FAILING = """
+_FAILING = f"""
 SELECT t.index FROM scheduling_task AS t
-WHERE u.rollback AND j.tasks_up < j.tasks_total AND t.job_id = u.job_id AND t.spec_version = u.to_version AND NOT t.up
-  AND (u.canary = 0 OR t.index < u.canary)
-  AND (t.state = 'running' AND t.health = %(unhealthy)s AND t.since >= u.created_at
-    OR NOT coalesce(t.exit->>'cause', '') = ANY(%(blameless)s)
-      AND (coalesce(t.exit->>'status', '') <> '0' OR t.exit->>'cause' = %(unhealthy)s OR t.restarts >= %(hopeless)s)
-      AND (t.state = 'dead' AND t.outcome = 'failed' AND t.since >= u.created_at
-        OR t.state = 'pending' AND (t.exit->>'at')::float >= extract(epoch FROM u.created_at)
-        OR t.state = 'running' AND (t.restarts > 0 OR t.phase = %(backoff)s)
-          AND (t.since >= u.created_at OR (t.exit->>'at')::float >= extract(epoch FROM u.created_at))))
+WHERE u.rollback AND j.tasks_up < j.tasks_total AND t.job_id = u.job_id AND t.spec_version = u.to_version
+  AND (u.canary = 0 OR t.index < u.canary) AND {failing_since("u.created_at")}
 ORDER BY t.index LIMIT 1
 """
 _GATED = f"""
@@ -86,14 +78,7 @@ def update_gates_check(cell_id: int) -> bool:
 
 
 def _gated(condition: str, of: int) -> list[_Found]:
-    values = {
-        "of": of,
-        "now": timezone.now(),
-        "blameless": BLAMELESS,
-        "backoff": Phase.BACKOFF.value,
-        "unhealthy": Health.UNHEALTHY.value,  # and `EndCause.UNHEALTHY`
-        "hopeless": HOPELESS_RESTARTS,
-    }
+    values = {**FIGURES, "of": of, "now": timezone.now()}
     return [
         _Found(
             update_id,

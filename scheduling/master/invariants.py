@@ -18,6 +18,7 @@ from scheduling.journal.sql import execute, query
 from scheduling.master import ended_jobs
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
+from scheduling.services.weight_checks import weight_problems
 
 Loader = Callable[[int], CellState | None]
 # An index on the state serves this list, and does not serve `<> 'dead'`.
@@ -76,6 +77,7 @@ def row_problems(cell_id: int, *, after: int) -> list[str]:
         *_ports(cell_id),
         *_allocs(cell_id),
         *_devices(cell_id),
+        *weight_problems(cell_id),
         *ended_jobs.differences(cell_id, after=after),
     ]
 

@@ -60,6 +60,7 @@ from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
 from scheduling.repacking.repacker import Repacker
+from scheduling.services.switch_turn import switches_turn
 from scheduling.tasks import pending_verdicts
 from scheduling.tasks.disruption_rates import left_in_cell
 from scheduling.usage.cell_view import ViewPublisher
@@ -466,6 +467,7 @@ class Master:
         jobs_end_overdue(self.cell_id)
         dependencies_settle(self.cell_id)
         self._updating |= update_gates_check(self.cell_id)
+        switches_turn(self.cell_id)
 
     def _publish_view(self) -> None:
         self._view = self._view or ViewPublisher(self.cell_id)

@@ -18,6 +18,7 @@ from scheduling.models.jobs import (
     JobTemplate,
     JobTemplateVersion,
     PendingVerdict,
+    ServiceWeighting,
     StoppedJob,
     Update,
 )

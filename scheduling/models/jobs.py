@@ -331,6 +331,34 @@ class StoppedJob(models.Model):
         return f"{self.job} of service {self.service}, stopped {self.at:%F %T}"
 
 
+class ServiceWeighting(models.Model):
+    """How the clients of a service are divided among its tracks, and its last switch (`scheduling.services`). The row
+    stays when the service has no live job.
+
+    `weights`: the weight of each track by its name; empty: the service has none. `revision`: of the last event
+    `service.weighed`, which has the same weights. `switch`: `scheduling.services.switch_rules.Switch` as JSON, or None
+    if the service never had one. `due_at`: when the next step of the switch may happen; None without a switch in
+    progress. Only transactions that lock the cell's row change these rows.
+    """
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="service_weightings", db_index=False)  # the constraint
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="service_weightings")
+    service = DnsLabelField(_("service"))
+    weights = models.JSONField(_("weights"), default=dict, blank=True)
+    revision = models.BigIntegerField(_("revision"), default=0)
+    switch = models.JSONField(_("switch"), null=True, blank=True)
+    due_at = models.DateTimeField(_("next step"), null=True, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["cell", "tenant", "service"], name="one_weighting_per_service")]
+        indexes = [models.Index(fields=["cell"], name="switches_in_progress", condition=models.Q(due_at__isnull=False))]
+        verbose_name = _("weights of a service")
+        verbose_name_plural = _("weights of services")
+
+    def __str__(self) -> str:
+        return f"weights of service {self.service}"
+
+
 class JobNoticeReader(models.Model):
     """The revision of a cell's journal up to which tenants were notified of failed jobs and stopped updates."""
 

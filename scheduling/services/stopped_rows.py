@@ -10,7 +10,7 @@ from scheduling.core.vocabulary import events
 from scheduling.jobs.update_gates import last_good
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.models import Cell, Job, StoppedJob, Update
+from scheduling.models import Cell, Job, ServiceWeighting, StoppedJob, Update
 from scheduling.services.selectors import Service, stopped_jobs
 
 MOST_STOPPED = 1_000
@@ -72,8 +72,11 @@ def check_number(service: Service, more: int) -> None:
 
 
 def services_remove(cell: Cell) -> None:
-    """Forget the stopped jobs of a cell that is being deleted, in the caller's transaction."""
+    """Forget the stopped jobs and the weights of services of a cell that is being deleted, in the caller's
+    transaction.
+    """
     StoppedJob.objects.filter(job__cell=cell).delete()
+    ServiceWeighting.objects.filter(cell=cell).delete()
 
 
 def _event(service: Service, change: str, jobs: int, reason: str = "") -> events.ServiceSet:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from quota.admission.admission import AdmissionRequest
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.allocs import alloc_sets
@@ -24,6 +24,7 @@ from scheduling.models import Cell, Job
 from scheduling.services import stopped_rows
 from scheduling.services.outcomes import Change, JobChange, ServiceChange
 from scheduling.services.selectors import Service, is_owned, left_alone, service_named, service_to_change
+from scheduling.services.weights import weights_forget
 
 
 def service_stop(
@@ -78,11 +79,17 @@ def service_stop(
 
 def service_forget(*, principal: Principal, cell: Cell, tenant: str, name: str) -> int:
     """Forget the stopped jobs of a service, so that a start no longer brings them back. Return how many jobs these
-    were. Live jobs stay, and a stop of them that was interrupted is forgotten. Idempotent as long as the service has
-    live jobs.
+    were. Live jobs stay, and a stop of them that was interrupted is forgotten. Without live jobs, the weights of the
+    service are forgotten too. Idempotent as long as the service has live jobs.
     """
     require_tenant(principal, Action.JOB_WRITE, tenant, cell.name)
-    service = service_named(principal, cell, tenant, name)
+    try:
+        service = service_named(principal, cell, tenant, name)
+    except NotFound:
+        if not weights_forget(principal, Service(cell, tenant, name, (), ())):
+            raise
+        return 0
+    weights_forget(principal, service)
     jobs = [*(row.pk for row in service.stopped), *(job.pk for job in service.jobs)]
     return stopped_rows.remove(principal, service, jobs, "forgotten")
 

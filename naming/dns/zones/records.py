@@ -48,7 +48,7 @@ from naming.dns.zones.nodes import (
     texts,
 )
 from naming.dns.zones.srv_answers import Services
-from naming.table.answering_tasks import Answering, Owner, PlacedTask
+from naming.table.answering_tasks import Answering, Owner, PlacedTask, Weigh, own_weight
 from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import RESERVED_CELLS, SERVICE, is_service
 from naming.table.reverse import V4, V6
@@ -151,7 +151,8 @@ def _below(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedSe
     least = sum(octets * count for octets, count in sizes)
 
     def services(most: int, rng: Random) -> Services:
-        return Services(answering.any(most, rng), port, named.ttl_s_or(directory.ttl_s), table.cell)
+        tasks = answering.any(most, rng)
+        return Services(tasks, port, named.ttl_s_or(directory.ttl_s), table.cell, named.weigh_in_answers())
 
     return ZoneNode(zone, True, read, least, max((octets for octets, _ in sizes), default=0), services)
 
@@ -160,7 +161,7 @@ def with_port(answering: Answering, port: str) -> Answering:
     """Return the tasks of `answering` whose job has a port with the name `port`. `answering`: the tasks that DNS
     answers for a name may contain.
     """
-    return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
+    return answering.narrowed(lambda one: one if port in one.tasks[0].job.all_port_names() else one._replace(tasks=()))
 
 
 def _srv_bytes(directory: ZoneDirectory, table: NameTable, job: Owner, port: str | None) -> int:
@@ -221,7 +222,8 @@ def _several(directory: ZoneDirectory, table: NameTable, named: NamedJob | Named
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         ttl_s = named.ttl_s_or(directory.ttl_s)
         if rdtype == SRV:
-            return _srv_records(directory, table, named.answering.any(limits.services, rng), None, ttl_s)
+            tasks = named.answering.any(limits.services, rng)
+            return _srv_records(directory, table, tasks, None, ttl_s, named.weigh_in_answers())
         if rdtype == TXT:
             return texts(ttl_s, *about(named))
         family = {A: 4, AAAA: 6}.get(rdtype, 0)
@@ -240,6 +242,8 @@ def about(named: NamedJob | NamedService) -> Iterable[str]:
     """Yield the texts of the TXT record of a job or a service."""
     if isinstance(named, NamedService):
         yield f"jobs={len(named.jobs)}"
+        if named.weights:
+            yield f"weights={','.join(f'{track}:{weight}' for track, weight in sorted(named.weights.items()))}"
     else:
         yield f"revision={named.revision}"
     yield f"tasks={named.tasks_total}"
@@ -257,7 +261,7 @@ def _task(directory: ZoneDirectory, table: NameTable, job: NamedJob, task: Place
         if task is None:
             return NOTHING
         if rdtype == SRV:
-            return _srv_records(directory, table, [task], None, ttl_s)
+            return _srv_records(directory, table, [task], None, ttl_s, own_weight)
         return one_address(task.address, ttl_s)(rdtype, limits, rng) if task.family else NOTHING
 
     return read
@@ -293,16 +297,16 @@ def _srv_of(
         if rdtype != SRV:
             return NOTHING
         chosen = tasks.any(limits.services, rng) if isinstance(tasks, Answering) else tasks
-        return _srv_records(directory, table, chosen, port, named.ttl_s_or(directory.ttl_s))
+        return _srv_records(directory, table, chosen, port, named.ttl_s_or(directory.ttl_s), named.weigh_in_answers())
 
     return read
 
 
 def _srv_records(
-    directory: ZoneDirectory, table: NameTable, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int
+    directory: ZoneDirectory, table: NameTable, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int, weigh: Weigh
 ) -> Records:
     """Return the SRV records of these tasks, with their addresses as extra records. `port`: the port of the records;
-    None for all ports.
+    None for all ports. `weigh`: returns the weight of a task in them.
     """
     rdatas: list[dns.rdata.Rdata] = []
     extra: list[Extra] = []
@@ -310,7 +314,7 @@ def _srv_records(
         job = task.job
         target = absolute([str(task.index), job.name, job.tenant, table.cell], directory)
         numbers = [number for name, number in task.named_ports() if port in (None, name)]
-        rdatas.extend(_srv(IN, SRV, 0, task.weight, number, target) for number in numbers)
+        rdatas.extend(_srv(IN, SRV, 0, weigh(task), number, target) for number in numbers)
         if numbers and task.family:
             extra.append(Extra(target, address_record(task.address), job.ttl_s_or(directory.ttl_s)))
     return Records(rdatas, ttl_s, extra)

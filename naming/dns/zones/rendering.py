@@ -20,7 +20,7 @@ from naming.dns.protocol import wire
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.nodes import AnswerLimits
 from naming.dns.zones.records import about, about_task, in_cell, with_port
-from naming.table.answering_tasks import PlacedTask
+from naming.table.answering_tasks import PlacedTask, Weigh, own_weight
 from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import SERVICE, is_service, parse_index
 from naming.table.table import NameTable
@@ -52,7 +52,8 @@ class Renderer:
     def __init__(self, directory: ZoneDirectory, table: NameTable) -> None:
         self._directory = directory
         self._table = table
-        self._known: dict[int, dict[PlacedTask, _Services]] = {}  # by TTL
+        # By TTL, and by whether the weights are those of a service.
+        self._known: dict[tuple[int, bool], dict[PlacedTask, _Services]] = {}
         self._zone = wire.name((table.cell, *directory.labels)) + b"\0"
         self._longest = _LONGEST - len(self._zone)
 
@@ -94,10 +95,11 @@ class Renderer:
             port = above[0][1:]
             if port not in named.all_port_names():
                 return ()
-            return tuple(self._services(with_port(named.answering, port), port, ttl_s))
+            return tuple(self._services(with_port(named.answering, port), port, ttl_s, named.weigh_in_answers()))
         tasks = list(named.answering)
         addresses = dict.fromkeys(wire.address(task.address, ttl_s) for task in tasks if task.family)
-        return (*addresses, *self._services(tasks, None, ttl_s), wire.texts(ttl_s, about(named)))
+        records = self._services(tasks, None, ttl_s, named.weigh_in_answers())
+        return (*addresses, *records, wire.texts(ttl_s, about(named)))
 
     def _task(self, job: NamedJob, index: int, above: Owner) -> Data:
         task = job.placed.get(index)
@@ -110,27 +112,31 @@ class Renderer:
         addresses = [wire.address(task.address, ttl_s)] if task.family else []
         return (*addresses, *self._services([task], None, ttl_s), wire.texts(ttl_s, about_task(task, ttl_s)))
 
-    def _services(self, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int) -> list[bytes]:
-        """Return the SRV records of these tasks. `port`: the port of the records; None for all ports."""
+    def _services(
+        self, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int, weigh: Weigh = own_weight
+    ) -> list[bytes]:
+        """Return the SRV records of these tasks. `port`: the port of the records; None for all ports. `weigh`: returns
+        the weight of a task in them.
+        """
         made: list[bytes] = []
-        known = self._known.setdefault(ttl_s, {})
+        known = self._known.setdefault((ttl_s, weigh is not own_weight), {})
         if len(known) > MOST_KNOWN:
             known.clear()
         for task in tasks:
-            kept = known.get(task)
-            if kept is None or kept.weight != task.weight:
-                kept = known[task] = self._made(task, ttl_s)
+            kept, weight = known.get(task), weigh(task)
+            if kept is None or kept.weight != weight:
+                kept = known[task] = self._made(task, ttl_s, weight)
             if port is None:
                 made += kept.all
             elif (one := kept.by_port.get(port)) is not None:
                 made.append(one)
         return made
 
-    def _made(self, task: PlacedTask, ttl_s: int) -> _Services:
+    def _made(self, task: PlacedTask, ttl_s: int, weight: int) -> _Services:
         job = task.job
         target = wire.label(str(task.index)) + wire.name((job.name, job.tenant)) + self._zone
         by_port = {
-            name: wire.srv(ttl_s, task.weight, number, target)
+            name: wire.srv(ttl_s, weight, number, target)
             for name, number in zip(task.port_names, task.ports, strict=False)
         }
-        return _Services(task.weight, tuple(dict.fromkeys(by_port.values())), by_port)
+        return _Services(weight, tuple(dict.fromkeys(by_port.values())), by_port)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from naming.dns.protocol import wire
 from naming.dns.zones.directory import ZoneDirectory
-from naming.table.answering_tasks import Owner, PlacedTask
+from naming.table.answering_tasks import Owner, PlacedTask, Weigh, own_weight
 
 STEP = 50  # tasks
 _HEADER = 12  # octets
@@ -24,13 +24,14 @@ _TC = 0x02  # in the third octet
 
 class Services(NamedTuple):
     """The contents of an SRV answer. `tasks`: tasks of the cell `cell`. `port`: the port to list for each task; None:
-    all ports.
+    all ports. `weigh`: returns the weight of a task in its records.
     """
 
     tasks: Sequence[PlacedTask]
     port: str | None
     ttl_s: int
     cell: str
+    weigh: Weigh = own_weight
 
 
 Choose = Callable[[int, Random], Services]  # (most tasks, random source) -> the chosen tasks
@@ -93,7 +94,7 @@ class _Parts:
             at += bare[at] + 1
         self._name = bare[: at + 1].lower()
         self.ends = at + 1 + _FIXED
-        self._port, self._port_ttl_s = services.port, services.ttl_s
+        self._port, self._port_ttl_s, self._weigh = services.port, services.ttl_s, services.weigh
         self._zone = wire.name((services.cell, *directory.labels)) + b"\0"
         self._ttl_s = directory.ttl_s
         self._jobs: dict[Owner, _OfJob] = {}
@@ -108,9 +109,9 @@ class _Parts:
                 numbers = [number for name, number in task.named_ports() if name == port]
             if not numbers:
                 continue
-            index = wire.label(str(task.index))
+            index, weight = wire.label(str(task.index)), self._weigh(task)
             for number in numbers:
-                self.records.append(_OWNER + wire.srv(ttl_s, task.weight, number, index + target))
+                self.records.append(_OWNER + wire.srv(ttl_s, weight, number, index + target))
             if task.family:
                 self.addresses.append(index + owner + wire.address(task.address, address_ttl_s))
 

@@ -27,6 +27,7 @@ def of(event: Event, hostnames: _Hosts) -> str:
         "machine": hostnames.get(data.get("machine_id", 0)) or _("machine %s") % data.get("machine_id", "?"),
         "exit": exit_of(data.get("exit")),
         "cause": str(data.get("cause", "")).replace("-", " "),
+        "shares": ", ".join(f"{track} {weight}" for track, weight in sorted(data.get("weights", {}).items())),
         "command": " ".join(data.get("command", ()))[:200],
     }
     text = sentence(facts) if callable(sentence) else str(sentence) % facts
@@ -205,6 +206,25 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
                 "started": gettext_lazy("service %(service)s was started (jobs: %(jobs)d)"),
             },
             gettext_lazy("the stopped jobs of service %(service)s were forgotten (jobs: %(jobs)d)"),
+        ),
+        "reason",
+    ),
+    "service.weighed": (
+        _by(
+            "change",
+            {
+                "set": gettext_lazy("the weights of service %(service)s were set: %(shares)s"),
+                "cleared": gettext_lazy("the weights of service %(service)s were removed"),
+                "begun": gettext_lazy("a switch of service %(service)s to track %(track)s has begun"),
+                "moved": gettext_lazy("the switch of service %(service)s to track %(track)s moved clients: %(shares)s"),
+                "stopping": gettext_lazy(
+                    "all clients of service %(service)s use track %(track)s, and the other tracks are being stopped"
+                ),
+                "done": gettext_lazy("the switch of service %(service)s to track %(track)s is done"),
+            },
+            gettext_lazy(
+                "the switch of service %(service)s to track %(track)s was undone, and the weights are again: %(shares)s"
+            ),
         ),
         "reason",
     ),

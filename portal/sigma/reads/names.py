@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
@@ -12,13 +12,15 @@ from django.db import connection
 from django.db.models import Count, QuerySet, Sum
 
 from naming.api.dns_server_status import servers
-from naming.api.selectors import service_of
+from naming.api.selectors import service_of, weights_of_service
 from naming.api.task_endpoints import name_of, published_of, ttl_of
 from naming.api.task_loads import Busy, loads_of
 from naming.dns.primary import InvalidPeers
 from naming.table.endpoints import weight_of
 from naming.table.names import JobName, MachineName, ServiceName, TaskName, is_service
+from naming.table.service_weights import ServiceWeights, WeighedTasks
 from quota.vocabulary.resources import CPU
+from scheduling.core.vocabulary.published import track_of
 from scheduling.jobs.updates import spec_of
 from scheduling.models import Job, Task
 
@@ -102,12 +104,15 @@ class WeightGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceView(Names):
-    """A service with its live jobs. `groups`: the tasks of these jobs, grouped by job and weight."""
+    """A service with its live jobs. `groups`: the tasks of these jobs, grouped by job and weight. `weights`: the
+    weights of its tracks, or none.
+    """
 
     name: ServiceName
     ttl_s: int
     jobs: Sequence[Job]
     groups: Sequence[WeightGroup]
+    weights: Mapping[str, int]
 
     @property
     def placed(self) -> int:
@@ -153,14 +158,18 @@ def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> Tas
     )
 
 
-def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
-    """Return a service that has these jobs. Makes one query, or none if all weights are equal."""
+def service_over(name: ServiceName, jobs: Sequence[Job], weights: Mapping[str, int] | None = None) -> ServiceView:
+    """Return a service that has these jobs. `weights`: the weights of its tracks, or None to read them with a query.
+    Makes one query more if the weights of tasks differ.
+    """
+    weights = weights_of_service(name) if weights is None else weights
     return ServiceView(
         **_common(name, ((port, 0) for port in sorted({port for job in jobs for port in job.port_names}))),
         name=name,
         ttl_s=ttl_of(jobs),
         jobs=jobs,
-        groups=_with_shares(_groups_of(jobs)),
+        groups=_with_shares(_groups_of(jobs), weights),
+        weights=weights,
     )
 
 
@@ -200,12 +209,19 @@ def _groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
     return found
 
 
-def _with_shares(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
+def _with_shares(groups: Sequence[WeightGroup], weights: Mapping[str, int]) -> list[WeightGroup]:
     """Return the groups with the field `share` set. The DNS answers divide clients among tasks in the same way.
+    `weights`: the weights of the tracks, or none. With them, each group gets the weight of its tasks in the service.
 
     Serving tasks share the clients in proportion to their weights. If no task serves, all placed tasks count as
     serving. If all weights are 0, each task gets the same share.
     """
+    if weights:
+        tracks = [track_of(group.job.name, group.job.labels) for group in groups]
+        placed = [WeighedTasks(track, one.weight, one.placed) for track, one in zip(tracks, groups, strict=True)]
+        of_service = ServiceWeights(weights, [one for one in placed if one.number])
+        weighed_by = [of_service.of(track, one.weight) for track, one in zip(tracks, groups, strict=True)]
+        groups = [replace(one, weight=weight) for one, weight in zip(groups, weighed_by, strict=True)]
     able = [group.serving for group in groups]
     if not any(able):
         able = [group.placed for group in groups]

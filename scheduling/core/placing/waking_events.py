@@ -30,6 +30,7 @@ _CHANGES_NO_PLACEMENT = (
     events.TemplateSet,
     events.TemplateDeleted,
     events.ServiceSet,
+    events.ServiceWeighed,
     events.WorkflowSet,
     events.WorkflowEnded,
     events.ShellOpened,

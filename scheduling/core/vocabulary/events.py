@@ -533,6 +533,22 @@ class ServiceSet(_Event, frozen=True, tag="service.set"):
     reason: str = ""
 
 
+class ServiceWeighed(_Event, frozen=True, tag="service.weighed"):
+    """The weights of the tracks of a service, after a change of them or of its switch to another track. Names are
+    published with these weights (`naming.table.service_weights`).
+
+    `change`: set or cleared by a person; or, by a switch: begun, moved, stopping (the other tracks), done or returned.
+    `track`: to which the switch goes; empty without a switch. `weights`: the weight of each track; empty: none.
+    """
+
+    service: str
+    tenant: str
+    change: str
+    weights: dict[str, int]
+    track: str = ""
+    reason: str = ""
+
+
 class WorkflowSet(_Event, frozen=True, tag="workflow.set"):
     """A workflow was submitted, paused, resumed, cancelled or retried. `state`: running, paused or cancelling.
     `nodes`: how many nodes its file has.
@@ -624,6 +640,7 @@ Event = (
     | TemplateSet
     | TemplateDeleted
     | ServiceSet
+    | ServiceWeighed
     | WorkflowSet
     | WorkflowEnded
     | ShellOpened

@@ -1,6 +1,8 @@
-"""Settings of a job that its DNS names use (§2.6), such as the weights of its tasks. Pure."""
+"""What the DNS names of a job use (§2.6), such as the weights of its tasks, and its track in its service. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -16,3 +18,11 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ttl_s: int = 0
     weights: tuple[tuple[int, int, int], ...] = ()
+
+
+TRACK = "track"  # the label
+
+
+def track_of(job: str, labels: Mapping[str, str]) -> str:
+    """Return the track of a job in its service: its label `track`, or else `job`, its name."""
+    return labels.get(TRACK) or job

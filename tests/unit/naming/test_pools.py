@@ -50,7 +50,7 @@ def drawn(answering: Answering, most: int, rounds: int) -> tuple[Counter[int], C
 )
 def test_shares_are_as_weights(weights: list[int], most: int, size: int) -> None:
     rounds, total = 6_000, sum(weights)
-    firsts, there, sizes = drawn(Answering.of([pool_of(*weights)]), most, rounds)
+    firsts, there, sizes = drawn(Answering.of(pool_of(*weights).strata()), most, rounds)
     assert sizes == {size}
     for index, weight in enumerate(weights):
         share = weight / total
@@ -62,7 +62,7 @@ def test_shares_are_as_weights(weights: list[int], most: int, size: int) -> None
 @settings(max_examples=60, deadline=None)
 def test_shares_are_exact_whatever_the_weights(pools: list[list[int]], most: int) -> None:
     """Draw once for each random number that a draw can begin with. The share of each task must be its weight."""
-    answering = Answering.of(pool_of(*weights) for weights in pools)
+    answering = Answering.of(one for weights in pools for one in pool_of(*weights).strata())
     weights = [weight for pool in pools for weight in pool]
     live = [weight for weight in weights if weight] or [1] * len(weights)
     total, there, sizes = sum(live), Counter[int](), set[int]()
@@ -91,15 +91,15 @@ def test_shares_are_exact_whatever_the_weights(pools: list[list[int]], most: int
 
 
 def test_nobody_answers_for_an_empty_pool() -> None:
-    answering = Answering.of([Pool(), Pool()])
+    answering = Answering.of([*Pool().strata(), *Pool().strata()])
     assert len(answering) == 0
     assert answering.sample(5, Random(1)) == answering.any(5, Random(1)) == []
 
 
 def test_those_of_weight_0_are_last_in_all_pools_together() -> None:
-    assert {task.weight for task in Answering.of([pool_of(0, 0), pool_of(0, 3)])} == {3}
-    assert len(Answering.of([pool_of(0, 0), pool_of(0)])) == 3
-    assert len(Answering.of([pool_of(0, 0), pool_of(0)]).sample(24, Random(1))) == 3
+    assert {task.weight for task in Answering.of([*pool_of(0, 0).strata(), *pool_of(0, 3).strata()])} == {3}
+    assert len(Answering.of([*pool_of(0, 0).strata(), *pool_of(0).strata()])) == 3
+    assert len(Answering.of([*pool_of(0, 0).strata(), *pool_of(0).strata()]).sample(24, Random(1))) == 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.booleans()), max_size=40))
@@ -117,7 +117,7 @@ def test_strata_are_the_pool_by_weight(steps: list[tuple[int, int, bool]]) -> No
 
 
 def test_samples_are_bounded_and_reach_every_task() -> None:
-    answering = Answering.of([pool_of(*[1] * 10)])
+    answering = Answering.of(pool_of(*[1] * 10).strata())
     _, there, sizes = drawn(answering, 3, 200)
     assert set(there) == set(range(10))
     assert sizes == {3}

@@ -109,6 +109,11 @@ def random_event(rng: Random, job_id: int, index: int, host: int) -> events.Even
             return evicted(index, **ids)
         case 8:
             return ended(index, **ids)
+        case 9:
+            weights = rng.choice(({}, {f"job{job_id}": 3, "job1": 0}))
+            return events.ServiceWeighed(
+                service=rng.choice(("front", "back")), tenant="ubar", change="set", weights=weights
+            )
         case number if number < 34:
             return placed(index, host, **ids, spec_version=version)
         case _:

@@ -1,0 +1,299 @@
+"""Sets the weights of the tracks of a service, and begins switches to another track (§8.1).
+
+    weights ──► ServiceWeighting, event service.weighed ──► names of the service
+    switch  ──► Switch in this row ──► `switch_turn`: the master moves the weights step by step
+
+The service may be read before the lock of the cell is taken. The row itself is read and written under this lock.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from django.db.models import QuerySet
+from msgspec.structs import replace
+
+from quota.models import Tenant
+from quota.vocabulary.errors import Conflict, Rejected, invalid
+from quota.vocabulary.permissions import Action, Principal
+from scheduling.access.tenant_permission import require_tenant
+from scheduling.brakes import confirmation
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import track_of
+from scheduling.jobs.health import may_be_up
+from scheduling.journal import journal
+from scheduling.journal.journal import JournalEntry
+from scheduling.models import Cell, Job, ServiceWeighting
+from scheduling.services.selectors import Service, is_owned, service_to_change
+from scheduling.services.switch_rules import IN_PROGRESS, Switch, SwitchState, share_of
+
+GREATEST = 1_000
+MOST_TRACKS = 50
+MOST_WEIGHTED = 1_000  # services of a tenant in a cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """A track of a service. `weight`: None if the service has no weights. `share`: of the clients, in per cent.
+    `wanted`, `up`: how many of its tasks should be up, and are up.
+    """
+
+    name: str
+    jobs: tuple[str, ...]
+    wanted: int
+    up: int
+    weight: int | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """How the clients of a service are divided among its tracks. `switch`: its last switch, or None. `notes`: what to
+    know about the weights, as sentences.
+    """
+
+    weights: Mapping[str, int]
+    tracks: tuple[Track, ...]
+    switch: Switch | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def in_progress(self) -> bool:
+        return self.switch is not None and self.switch.state in IN_PROGRESS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOptions:
+    """How to switch. The fields are those of `switch_rules.Switch`."""
+
+    step: int = 100
+    every_s: int = 60
+    gated: bool = True
+    enough: int = 100
+    within_s: int = 600
+    stop_old: bool = False
+
+
+# The field, its least and its greatest value.
+_BOUNDS = (("step", 1, 100), ("every_s", 1, 86_400), ("enough", 1, 100), ("within_s", 1, 86_400))
+
+
+def traffic_of(service: Service, row: ServiceWeighting | None = None) -> Traffic:
+    """Return the tracks and weights of a service. `row`: its row if it was read already. Makes at most one query."""
+    row = row or _rows(service).first()
+    weights: dict[str, int] = row.weights if row is not None else {}
+    switch = msgspec.convert(row.switch, Switch) if row is not None and row.switch else None
+    live = _live_tracks(service)
+    tracks = []
+    for name in sorted({*live, *weights}):
+        jobs = live.get(name, [])
+        wanted, up = sum(may_be_up(job) for job in jobs), sum(job.tasks_up for job in jobs)
+        weighed = (weights.get(name, 0), share_of(weights, name)) if weights else (None, None)
+        names = tuple(job.name for job in jobs)
+        tracks.append(Track(name=name, jobs=names, wanted=wanted, up=up, weight=weighed[0], share=weighed[1]))
+    return Traffic(weights=weights, tracks=tuple(tracks), switch=switch, notes=_notes(service, weights, tracks))
+
+
+def service_weigh(*, principal: Principal, cell: Cell, tenant: str, name: str, weights: Mapping[str, int]) -> Traffic:
+    """Set the weights of all tracks of a service. A track that `weights` does not contain gets the weight 0. Without
+    weights, the weights of the tasks decide alone again. Ends a switch that is in progress. Idempotent.
+
+    `weights`: by the name of a track or of a job. Raises `Rejected` for a wrong track or weight, and `NotFound` if the
+    service does not exist. Locks the cell's row.
+    """
+    require_tenant(principal, Action.JOB_WRITE, tenant, cell.name)
+    service = service_to_change(principal, cell, tenant, name)
+    wanted = _checked(service, weights)
+    with journal.write(cell.pk, principal) as entry:
+        row = _locked(service)
+        ended = _ended(row, entry, f"{principal.name} has set the weights")
+        if row.weights != wanted or ended:
+            store(entry, row, service.tenant, wanted, "set" if wanted else "cleared", switch=ended)
+        found = traffic_of(service, row)
+    return found
+
+
+def service_switch(
+    *,
+    principal: Principal,
+    cell: Cell,
+    tenant: str,
+    name: str,
+    to: str,
+    options: SwitchOptions | None = None,
+    confirm: int | None = None,
+) -> Traffic:
+    """Begin to switch the clients of a service to the track `to`. The master moves the weights step by step. A repeated
+    call for the same track changes nothing. A switch to another track ends the present one, and begins at its weights.
+
+    `to`: the name of a track or of a job. `confirm`: as in `job_kill`, for the jobs that `stop_old` stops. Raises
+    `Rejected` for wrong values, `Conflict` if the service has no weights or if the stop must be confirmed, and
+    `NotFound` if the service does not exist. Locks the cell's row.
+    """
+    require_tenant(principal, Action.JOB_WRITE, tenant, cell.name)
+    options = options or SwitchOptions()
+    for field, least, most in _BOUNDS:
+        if not least <= (value := getattr(options, field)) <= most:
+            raise invalid(field, f"the value {value} is not possible; give a whole number from {least} to {most}")
+    service = service_to_change(principal, cell, tenant, name)
+    live = _live_tracks(service)
+    to = _resolved(service, live, "to", to)
+    if not any(may_be_up(job) for job in live.get(to, ())):
+        raise invalid("to", f"track {to} of service {name} has no live task; submit its job first")
+    old = [job for track, jobs in live.items() if track != to for job in jobs if not is_owned(job)]
+    if options.stop_old:
+        running = sum(job.tasks_running for job in old)
+        confirmation.require(cell, running, confirm, what=f"stop the other tracks of service {name}")
+    with journal.write(cell.pk, principal) as entry:
+        row = _locked(service)
+        before = msgspec.convert(row.switch, Switch) if row.switch else None
+        if not row.weights:
+            some = next(track for track in sorted(live) if track != to) if len(live) > 1 else to
+            raise Conflict(
+                "no-weights",
+                f"service {name} has no weights, so its clients use all tracks; first send them to one of them, for"
+                f" example with `borgctl service weights {name} {some}=100`",
+            )
+        if before is None or before.state is not SwitchState.SWITCHING or before.to != to:
+            now = entry.time.timestamp()
+            values = {field: getattr(options, field) for field in SwitchOptions.__slots__}
+            began = Switch(
+                to=to, before=dict(row.weights), old_jobs=[job.pk for job in old], by=principal.name, began=now,
+                due=now, **values,
+            )  # fmt: skip
+            store(entry, row, service.tenant, row.weights, "begun", switch=began)
+        found = traffic_of(service, row)
+    return found
+
+
+def weights_forget(principal: Principal, service: Service) -> bool:
+    """Delete the weights of a service without a live job. Return whether it had some."""
+    if service.jobs or not _rows(service).exists():
+        return False
+    with journal.write(service.cell.pk, principal) as entry:
+        removed, _ = _rows(service).delete()
+        if removed:
+            entry.append(
+                events.ServiceWeighed(service=service.name, tenant=service.tenant, change="cleared", weights={})
+            )
+    return bool(removed)
+
+
+def store(
+    entry: JournalEntry,
+    row: ServiceWeighting,
+    tenant: str,
+    weights: Mapping[str, int],
+    change: str,
+    *,
+    switch: Switch | None = None,
+) -> None:
+    """Store the weights of a service and its switch, and append the event. `change`: as in the event. `switch`: None to
+    keep the stored one.
+    """
+    row.weights, row.revision = dict(weights), entry.revision
+    if switch is not None:
+        row.switch = msgspec.to_builtins(switch)
+        going = switch.state in IN_PROGRESS
+        row.due_at = dt.datetime.fromtimestamp(switch.due, dt.UTC) if going else None
+    row.save()
+    entry.append(
+        events.ServiceWeighed(
+            service=row.service,
+            tenant=tenant,
+            change=change,
+            weights=row.weights,
+            track=switch.to if switch is not None else "",
+            reason=switch.reason if switch is not None else "",
+        )
+    )
+
+
+def _rows(service: Service) -> QuerySet[ServiceWeighting]:
+    return ServiceWeighting.objects.filter(cell=service.cell, tenant__name=service.tenant, service=service.name)
+
+
+def _locked(service: Service) -> ServiceWeighting:
+    """Return the row of a service, or a new one that is not stored yet. The caller has locked the cell's row."""
+    if (row := _rows(service).first()) is not None:
+        return row
+    tenant = Tenant.objects.get(name=service.tenant)
+    found = ServiceWeighting.objects.filter(cell=service.cell, tenant=tenant).count()
+    if found >= MOST_WEIGHTED:
+        detail = (
+            f"cannot store weights of service {service.name}: {found} services of tenant {service.tenant} have some in"
+            f" cell {service.cell.name}, and at most {MOST_WEIGHTED} can; `borgctl service forget` removes those of a"
+            " service without live jobs"
+        )
+        raise Rejected("too-many-services", detail, figures={"services": found, "most": MOST_WEIGHTED}, status=403)
+    return ServiceWeighting(cell=service.cell, tenant=tenant, service=service.name)
+
+
+def _live_tracks(service: Service) -> dict[str, list[Job]]:
+    """Return the live jobs of each track. An alloc set has no names, and belongs to no track."""
+    found: dict[str, list[Job]] = {}
+    for job in service.jobs:
+        if job.kind == "job":
+            found.setdefault(track_of(job.name, job.labels), []).append(job)
+    return found
+
+
+def _resolved(service: Service, tracks: Iterable[str], field: str, name: str) -> str:
+    """Return the track that `name` stands for: a track, or the track of a job. `tracks`: those that are possible.
+    Raises `Rejected` with the name of the field.
+    """
+    known = set(tracks)
+    if name in known:
+        return name
+    for job in (*service.jobs, *(row.job for row in service.stopped)):
+        if job.name == name and (track := track_of(job.name, job.labels)) in known:
+            return track
+    theirs = ", ".join(sorted(known)[:20]) or "none with a live job"
+    raise invalid(field, f"service {service.name} has no track or job {name[:63]!r}; its tracks are {theirs}")
+
+
+def _checked(service: Service, weights: Mapping[str, int]) -> dict[str, int]:
+    """Return the weights by track. Raises `Rejected` if one of them is not possible."""
+    if len(weights) > MOST_TRACKS:
+        raise invalid("weights", f"{len(weights)} tracks are too many; give weights for at most {MOST_TRACKS}")
+    live = _live_tracks(service)
+    stopped = {track_of(row.job.name, row.job.labels) for row in service.stopped}
+    found: dict[str, int] = {}
+    for name, weight in weights.items():
+        field = f"weights.{name[:63]}"
+        track = _resolved(service, {*live, *stopped}, field, name)
+        if not 0 <= weight <= GREATEST:
+            raise invalid(field, f"the weight {weight} is not possible; give a whole number from 0 to {GREATEST}")
+        if track in found:
+            raise invalid(field, f"{name} belongs to track {track}, which has a weight already; name each track once")
+        if weight and not any(may_be_up(job) for job in live.get(track, ())):
+            detail = f"track {track} has no live task, so it can get no clients; start its job first, or give it 0"
+            raise invalid(field, detail)
+        found[track] = weight
+    if found and not sum(found.values()):
+        raise invalid("weights", "all weights are 0, so no track would get clients; give one a weight above 0")
+    return found
+
+
+def _ended(row: ServiceWeighting, entry: JournalEntry, reason: str) -> Switch | None:
+    """Return the switch of the row as given up, or None if none is in progress."""
+    switch = msgspec.convert(row.switch, Switch) if row.switch else None
+    if switch is None or switch.state not in IN_PROGRESS:
+        return None
+    return replace(switch, state=SwitchState.ENDED, ended=entry.time.timestamp(), reason=reason)
+
+
+def _notes(service: Service, weights: Mapping[str, int], tracks: Sequence[Track]) -> tuple[str, ...]:
+    if not weights:
+        return ()
+    notes = [
+        f"Track {one.name} gets no clients, because the service has weights and this track has none."
+        for one in tracks
+        if one.name not in weights
+    ]
+    if any(one.up for one in tracks) and not any(one.up and one.weight for one in tracks):
+        notes.append("No task of a track with a weight is up, so clients use the tasks of the other tracks.")
+    return tuple(notes)
