@@ -25,6 +25,7 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.master.queue_health import queues
 from scheduling.models import Event, Job, PendingVerdict, Task
 from scheduling.services.selectors import service_at
+from scheduling.services.weights import traffic_of
 
 # A message with more rows costs more than reading the page again.
 MOST_ROWS = 150
@@ -187,6 +188,7 @@ class Behind:
         return TopicChanges(
             parts={
                 "service-jobs": _render("parts/service_jobs", found=found),
+                "service-tracks": _render("parts/service_tracks", traffic=traffic_of(found)),
                 "service-answers": _render("parts/service_answers", service=service_over(self.name, jobs)),
             }
         )

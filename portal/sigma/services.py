@@ -1,5 +1,5 @@
-"""The pages of services: the list, one service with its jobs, and a page that shows the effect of a stop, a start or a
-restart before it is confirmed.
+"""The pages of services: the list, one service with its jobs and tracks, and a page that shows the effect of a stop, a
+start or a restart before it is confirmed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from portal.sigma.frame.page import (
     whole_number,
 )
 from portal.sigma.reads.names import service_over
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import cell_named
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.journal import journal
-from scheduling.services import restarts, selectors, starts, stops
+from scheduling.services import restarts, selectors, starts, stops, weights
 from scheduling.services.outcomes import ServiceChange
+from scheduling.services.weights import traffic_of
 
 PAGE_SIZE = 50
 # The list ends after so many services. The filter by tenant finds others.
@@ -98,6 +99,7 @@ def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, 
     named = jobs and is_service(service) and row.study_of is None and row.deleted_at is None
     context = {
         "found": found,
+        "traffic": traffic_of(found),
         "service": service_over(ServiceName(cell, tenant, service), jobs) if named else None,
         "cell": row,
         "revision": revision,
@@ -135,6 +137,44 @@ def forget(request: HttpRequest, principal: Principal, cell: str, tenant: str, s
     number = stops.service_forget(principal=principal, cell=row, tenant=tenant, name=service)
     text = ngettext("%d stopped job was forgotten.", "%d stopped jobs were forgotten.", number) % number
     messages.success(request, text)
+    return _back(principal, cell, tenant, service)
+
+
+@page
+@require_POST
+def weigh(request: HttpRequest, principal: Principal, cell: str, tenant: str, service: str) -> HttpResponse:
+    given = {
+        field.removeprefix("weight-")[:63]: text.strip()
+        for field, text in request.POST.items()
+        if field.startswith("weight-") and isinstance(text, str)
+    }
+    found: dict[str, int] = {}
+    if any(given.values()):
+        for track, text in given.items():
+            weight = whole_number(text or "0")
+            if weight is None:
+                raise invalid(f"weights.{track}", _("the weight is not a whole number; give one from 0 to 1000"))
+            found[track] = weight
+    row = cell_named(principal, cell)
+    weights.service_weigh(principal=principal, cell=row, tenant=tenant, name=service, weights=found)
+    messages.success(request, _("The weights were set.") if found else _("The weights were removed."))
+    return _back(principal, cell, tenant, service)
+
+
+@page
+@require_POST
+def switch(request: HttpRequest, principal: Principal, cell: str, tenant: str, service: str) -> HttpResponse:
+    # A text that is not a number is rejected like 0.
+    step, every_s = (whole_number(request.POST.get(field, "")) or 0 for field in ("step", "every_s"))
+    weights.service_switch(
+        principal=principal,
+        cell=cell_named(principal, cell),
+        tenant=tenant,
+        name=service,
+        to=request.POST.get("to", "")[:63],
+        options=weights.SwitchOptions(step=step, every_s=every_s),
+    )
+    messages.success(request, _("The switch has begun. This page shows its steps."))
     return _back(principal, cell, tenant, service)
 
 

@@ -64,6 +64,16 @@ class Traffic:
     def in_progress(self) -> bool:
         return self.switch is not None and self.switch.state in IN_PROGRESS
 
+    @property
+    def next_at(self) -> dt.datetime | None:
+        """Return when the next step of the switch may happen, or None if it has ended or there is none."""
+        return dt.datetime.fromtimestamp(self.switch.due, dt.UTC) if self.switch and self.in_progress else None
+
+    @property
+    def ended_at(self) -> dt.datetime | None:
+        """Return when the last switch has ended, or None."""
+        return dt.datetime.fromtimestamp(self.switch.ended, dt.UTC) if self.switch and self.switch.ended else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchOptions:

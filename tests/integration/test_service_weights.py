@@ -345,6 +345,29 @@ def test_rest_sets_weights_and_switches(ready) -> None:
     assert (bad.status_code, list(bad.json()["fields"])) == (422, ["to"])
 
 
+def test_the_page_shows_tracks_and_changes_them(ready) -> None:
+    path = "/services/cc/ubar/shop/"
+    shown = ready.page.get(path).text
+    assert "Track green gets no clients" in shown
+    assert 'value="100.0"' in shown
+    assert ready.page.post(f"{path}weights/", {"weight-blue": "70", "weight-green": "30"}).status_code == 302
+    assert ready.weights() == {"blue": 70, "green": 30}
+    assert ready.page.post(f"{path}weights/", {"weight-blue": "x"}).status_code == 422
+    assert ready.page.post(f"{path}switch/", {"to": "green", "step": "y", "every_s": "60"}).status_code == 422
+    assert ready.page.post(f"{path}switch/", {"to": "green", "step": "20", "every_s": "60"}).status_code == 302
+    assert "20 % per step" in ready.page.get(path).text
+    ready.turn()
+    ready.fail(ready.green)
+    ready.turn()
+    assert "The switch to track green by ann failed" in ready.page.get(path).text
+    assert ready.page.post(f"{path}weights/", {"weight-blue": ""}).status_code == 302
+    assert ready.weights() == {}
+    stranger = Client()
+    stranger.force_login(world.a_user("bob"))
+    assert stranger.post(f"{path}weights/", {"weight-blue": "1"}).status_code == 404
+    assert stranger.post(f"{path}switch/", {"to": "blue", "step": "1", "every_s": "1"}).status_code == 404
+
+
 def test_forget_removes_the_weights_of_a_service_without_live_jobs(ready) -> None:
     assert stops.service_forget(**ready.place()) == 0
     assert ready.weights() == {"blue": 100}
