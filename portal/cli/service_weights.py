@@ -59,14 +59,14 @@ def show_traffic(traffic: Mapping[str, Any], *, dry_run: bool = False) -> None:
     for note in traffic["notes"]:
         output.say(note)
     if traffic["switch"] is not None:
-        output.say(sentence(traffic["switch"]))
+        output.say(sentence(traffic["switch"], traffic["by"]))
     if dry_run:
         output.say("This was a dry run, and nothing has changed.")
 
 
-def sentence(switch: Mapping[str, Any]) -> str:
-    """Return the state of a switch as a sentence."""
-    start = f"The switch to track {switch['to']} by {switch['by']}"
+def sentence(switch: Mapping[str, Any], by: str) -> str:
+    """Return the state of a switch as a sentence. `by`: the user who began it."""
+    start = f"The switch to track {switch['to']} by {by}"
     reason = f": {switch['reason']}" if switch["reason"] else ""
     match switch["state"]:
         case "switching":
@@ -88,6 +88,6 @@ def ended(session: Context, path: str, answer: Any) -> Any:
         answer = session.client.get(path)
     switch = answer["switch"]
     if switch is None or switch["state"] != "done":
-        detail = sentence(switch) if switch else "the service has no switch any more"
+        detail = sentence(switch, answer["by"]) if switch else "the service has no switch any more"
         raise CommandFailed("switch-failed", detail, document=answer)
     return answer

@@ -41,7 +41,6 @@ class SwitchSerializer(serializers.Serializer[Switch]):
     enough = serializers.IntegerField(help_text="Per cent of the tasks of the new track that must be up.")
     within_s = serializers.IntegerField(help_text="Longest time in seconds that a step waits for them.")
     stop_old = serializers.BooleanField(help_text="Whether the jobs of the other tracks are stopped at the end.")
-    by = serializers.CharField(help_text="Who began the switch.")
     began_at = serializers.SerializerMethodField()
     next_at = serializers.SerializerMethodField(help_text="When the next step may happen; null if it has ended.")
     ended_at = serializers.SerializerMethodField()
@@ -69,6 +68,7 @@ class TrafficSerializer(serializers.Serializer[weights.Traffic]):
     tracks = TrackSerializer(many=True)
     in_progress = serializers.BooleanField(help_text="Whether a switch is in progress.")
     switch = SwitchSerializer(allow_null=True)
+    by = serializers.CharField(help_text="Name of the user who began the switch; empty without a switch.")
     notes = serializers.ListField(child=serializers.CharField())
 
 

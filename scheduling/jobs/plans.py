@@ -10,7 +10,9 @@ from quota.admission.admission import AdmissionRequest
 from quota.models import Tenant
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
+from quota.vocabulary.resources import format_number
 from scheduling.access.tenant_permission import require_tenant
+from scheduling.core.vocabulary.published import track_of
 from scheduling.jobs import submit_and_kill, updates
 from scheduling.jobs.actions.autoscaled import FILE, with_scaled_values
 from scheduling.jobs.dependencies.explanations import dependency_sentence
@@ -20,9 +22,10 @@ from scheduling.jobs.rollouts import restart_rule
 from scheduling.jobs.rollouts.restart_rule import SpecChange
 from scheduling.jobs.submission import revisions
 from scheduling.jobs.why import bound_sentence
-from scheduling.models import Cell, Job
+from scheduling.models import Cell, Job, ServiceWeighting
 from scheduling.spec import job_spec as spec
 from scheduling.spec import name_changes
+from scheduling.spec.schema import SERVICE_LABEL
 from scheduling.tasks.budget_sentences import budget_sentence
 
 
@@ -97,7 +100,9 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
         if problem is not None and problem.code == "no-band"
         else quota_sentences(cell.name, quota_requests(live, job_spec))
     )
-    return replace(plan_between(live, job_spec), problem=problem, guidance=fits, quota=quota)
+    plan = plan_between(live, job_spec)
+    names = (*plan.names, *_weight_sentences(cell, job_spec)) if plan.action != "none" else plan.names
+    return replace(plan, problem=problem, guidance=fits, names=names, quota=quota)
 
 
 def quota_requests(live: Job | None, job_spec: spec.JobSpecification) -> list[AdmissionRequest]:
@@ -164,6 +169,27 @@ def _format_budget(one: spec.JobSpecification | None) -> str:
 
 def _published_changes(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:
     return name_changes.format_name_changes(old, new, ttl_s=settings.BORG_DNS_TTL) if new.kind == "job" else ()
+
+
+def _weight_sentences(cell: Cell, new: spec.JobSpecification) -> tuple[str, ...]:
+    """Return which share of the clients of its service the job gets, if the service has weights. Makes one query, or
+    none for a job without a service.
+    """
+    service = new.labels.get(SERVICE_LABEL)
+    if not service or new.kind != "job":
+        return ()
+    rows = ServiceWeighting.objects.filter(cell=cell, tenant__name=new.tenant, service=service).exclude(weights={})
+    weights: dict[str, int] | None = rows.values_list("weights", flat=True).first()
+    if weights is None:
+        return ()
+    track = track_of(new.name, new.labels)
+    if not weights.get(track):
+        return (
+            f"Service {service} has weights, and track {track} has none, so the tasks get no clients of the service"
+            " until `borgctl service weights` or `borgctl service switch` sends some to this track.",
+        )
+    share = format_number(100 * weights[track] / sum(weights.values()))
+    return (f"Track {track} gets {share} % of the clients of service {service}.",)
 
 
 def _tasks(old: spec.JobSpecification, new: spec.JobSpecification) -> dict[str, Share]:

@@ -26,6 +26,7 @@ class Migration(migrations.Migration):
                 ("weights", models.JSONField(blank=True, default=dict, verbose_name="weights")),
                 ("revision", models.BigIntegerField(default=0, verbose_name="revision")),
                 ("switch", models.JSONField(blank=True, null=True, verbose_name="switch")),
+                ("by", models.CharField(blank=True, default="", max_length=200, verbose_name="switch begun by")),
                 ("due_at", models.DateTimeField(blank=True, null=True, verbose_name="next step")),
                 (
                     "cell",

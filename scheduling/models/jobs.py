@@ -337,8 +337,9 @@ class ServiceWeighting(models.Model):
 
     `weights`: the weight of each track by its name; empty: the service has none. `revision`: of the last event
     `service.weighed`, which has the same weights. `switch`: `scheduling.services.switch_rules.Switch` as JSON, or None
-    if the service never had one. `due_at`: when the next step of the switch may happen; None without a switch in
-    progress. Only transactions that lock the cell's row change these rows.
+    if the service never had one. `by`: the name of the user who began it. `due_at`: when the next step may happen;
+    None without a switch in progress. Only transactions that lock the cell's row change these rows, except that an
+    erasure changes `by`.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="service_weightings", db_index=False)  # the constraint
@@ -347,6 +348,7 @@ class ServiceWeighting(models.Model):
     weights = models.JSONField(_("weights"), default=dict, blank=True)
     revision = models.BigIntegerField(_("revision"), default=0)
     switch = models.JSONField(_("switch"), null=True, blank=True)
+    by = models.CharField(_("switch begun by"), max_length=200, blank=True, default="")
     due_at = models.DateTimeField(_("next step"), null=True, blank=True)
 
     class Meta:

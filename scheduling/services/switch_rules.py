@@ -19,7 +19,7 @@ WHOLE = 100  # per cent
 
 
 class SwitchState(StrEnum):
-    """The state of a switch."""
+    """The state of a switch. `scheduling/README.md` explains each value."""
 
     SWITCHING = "switching"
     STOPPING = "stopping"  # all clients use the new track, and the jobs of the other tracks are being stopped
@@ -50,7 +50,6 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
     within_s: int
     stop_old: bool
     old_jobs: list[int]
-    by: str
     began: float
     due: float
     state: SwitchState = SwitchState.SWITCHING

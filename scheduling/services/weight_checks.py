@@ -24,10 +24,10 @@ def weight_problems(cell_id: int) -> list[str]:
     itself. Makes one query.
     """
     problems = []
-    for name, revision, weights, told, due, going in query(_DIFFERING, [cell_id]):
-        if weights != told:
+    for name, revision, weights, in_event, due, going in query(_DIFFERING, [cell_id]):
+        if weights != in_event:
             problems.append(
-                f"service {name} has the weights {weights}, and its event of revision {revision} has {told}"
+                f"service {name} has the weights {weights}, and its event of revision {revision} has {in_event}"
             )
         if due != going:
             problems.append(f"service {name} {'has' if due else 'lacks'} a time for the next step of its switch")

@@ -52,12 +52,13 @@ class Track:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """How the clients of a service are divided among its tracks. `switch`: its last switch, or None. `notes`: what to
-    know about the weights, as sentences.
+    know about the weights, as sentences. `by`: the user who began the switch.
     """
 
     weights: Mapping[str, int]
     tracks: tuple[Track, ...]
     switch: Switch | None = None
+    by: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -104,7 +105,13 @@ def traffic_of(service: Service, row: ServiceWeighting | None = None) -> Traffic
         weighed = (weights.get(name, 0), share_of(weights, name)) if weights else (None, None)
         names = tuple(job.name for job in jobs)
         tracks.append(Track(name=name, jobs=names, wanted=wanted, up=up, weight=weighed[0], share=weighed[1]))
-    return Traffic(weights=weights, tracks=tuple(tracks), switch=switch, notes=_notes(service, weights, tracks))
+    return Traffic(
+        weights=weights,
+        tracks=tuple(tracks),
+        switch=switch,
+        by=row.by if row else "",
+        notes=_notes(service, weights, tracks),
+    )
 
 
 def service_weigh(*, principal: Principal, cell: Cell, tenant: str, name: str, weights: Mapping[str, int]) -> Traffic:
@@ -119,7 +126,7 @@ def service_weigh(*, principal: Principal, cell: Cell, tenant: str, name: str, w
     wanted = _checked(service, weights)
     with journal.write(cell.pk, principal) as entry:
         row = _locked(service)
-        ended = _ended(row, entry, f"{principal.name} has set the weights")
+        ended = _ended(row, entry, "the weights were set by hand")
         if row.weights != wanted or ended:
             store(entry, row, service.tenant, wanted, "set" if wanted else "cleared", switch=ended)
         found = traffic_of(service, row)
@@ -170,10 +177,9 @@ def service_switch(
         if before is None or before.state is not SwitchState.SWITCHING or before.to != to:
             now = entry.time.timestamp()
             values = {field: getattr(options, field) for field in SwitchOptions.__slots__}
-            began = Switch(
-                to=to, before=dict(row.weights), old_jobs=[job.pk for job in old], by=principal.name, began=now,
-                due=now, **values,
-            )  # fmt: skip
+            jobs = [job.pk for job in old]
+            began = Switch(to=to, before=dict(row.weights), old_jobs=jobs, began=now, due=now, **values)
+            row.by = principal.name
             store(entry, row, service.tenant, row.weights, "begun", switch=began)
         found = traffic_of(service, row)
     return found

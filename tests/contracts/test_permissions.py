@@ -450,6 +450,9 @@ DOORS = (
     Door("post", SERVICE + "start/", (*WRITERS, "sre"), body={}, **SEES),
     Door("post", SERVICE + "restart/", (*WRITERS, "sre"), body={}, **SEES),
     Door("post", SERVICE + "forget/", (*WRITERS, "sre"), **SEES),
+    Door("get", SERVICE + "weights/", (*MEMBERS, "sre"), **SEES),
+    Door("put", SERVICE + "weights/", (*WRITERS, "sre"), body={"weights": {}}, **SEES),
+    Door("post", SERVICE + "switch/", (*WRITERS, "sre"), 422, body={"to": "none"}, **SEES),
     # locks: operators use them, owners also end the sessions of other holders. The lock of the path is free
     Door("get", LOCKS, (*MEMBERS, "sre"), **SEES),
     Door("get", LOCKS + "files/{name}/", (*MEMBERS, "sre"), **SEES),

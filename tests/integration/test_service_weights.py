@@ -20,10 +20,11 @@ from naming.following import names_from_database as stored
 from naming.table.table import NameTable
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role
+from scheduling.jobs import plans
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.journal import journal
 from scheduling.models import Event, Job, ServiceWeighting, StoppedJob, Task
-from scheduling.services import selectors, stops, switch_turn
+from scheduling.services import selectors, starts, stops, switch_turn
 from scheduling.services.switch_turn import switches_turn
 from scheduling.services.weight_checks import weight_problems
 from scheduling.services.weights import SwitchOptions, Traffic, service_switch, service_weigh
@@ -97,7 +98,7 @@ def labels(track: str) -> dict[str, str]:
     return {"service": "shop", "track": track}
 
 
-def told() -> list[str]:
+def changes() -> list[str]:
     found = Event.objects.filter(kind="service.weighed").order_by("revision")
     return [event.data["change"] for event in found]
 
@@ -129,9 +130,9 @@ def test_weights_are_set_and_removed(shop) -> None:
     assert found.notes == ("Track green gets no clients, because the service has weights and this track has none.",)
     assert shop.weigh(**{"shop-blue": 90, "shop-green": 10}).weights == {"blue": 90, "green": 10}, "jobs name tracks"
     shop.weigh(blue=90, green=10)
-    assert told() == ["set", "set"], "the third call changes nothing"
+    assert changes() == ["set", "set"], "the third call changes nothing"
     assert shop.weigh().tracks[0].weight is None
-    assert told()[-1] == "cleared"
+    assert changes()[-1] == "cleared"
     assert not weight_problems(shop.cell.pk)
 
 
@@ -173,7 +174,7 @@ def test_wrong_options_of_a_switch_are_rejected(ready, options) -> None:
     with pytest.raises(Rejected, match="give a whole number from 1 to") as caught:
         ready.switch(**options)
     assert list(caught.value.fields) == list(options)
-    assert told() == ["set"]
+    assert changes() == ["set"]
 
 
 def test_a_switch_needs_weights(shop) -> None:
@@ -206,7 +207,7 @@ def test_a_switch_waits_for_health_and_moves_step_by_step(shop) -> None:
     assert shop.state() == ("switching", "")
     shop.turn(later=True)
     assert shop.state() == ("done", "")
-    assert told() == ["set", "begun", "moved", "moved", "moved", "done"]
+    assert changes() == ["set", "begun", "moved", "moved", "moved", "done"]
     assert Job.objects.exclude(state="dead").count() == 2, "the old track keeps running"
     assert not weight_problems(shop.cell.pk)
     shop.switch("blue")
@@ -219,7 +220,7 @@ def test_a_failing_task_returns_the_weights_by_itself(ready) -> None:
     ready.fail(ready.green)
     assert ready.turn() == {"blue": 100}
     assert ready.state() == ("returned", "a task of track green, shop-green/0, failed")
-    assert told() == ["set", "begun", "moved", "returned"]
+    assert changes() == ["set", "begun", "moved", "returned"]
     assert ready.turn() == {"blue": 100}
     assert not weight_problems(ready.cell.pk)
     ready.switch(step=50)
@@ -248,12 +249,12 @@ def test_weights_by_hand_end_a_switch(ready) -> None:
     ready.switch(step=50)
     ready.turn()
     assert not ready.weigh(blue=50, green=50).in_progress
-    assert ready.state() == ("ended", "ann has set the weights")
+    assert ready.state() == ("ended", "the weights were set by hand")
     ready.switch(step=50)
     assert ready.switch(step=50).weights == {"blue": 50, "green": 50}, "a repeated call changes nothing"
     ready.switch("blue")
     assert ready.turn() == {"green": 0, "blue": 100}
-    assert told() == ["set", "begun", "moved", "set", "begun", "begun", "moved"]
+    assert changes() == ["set", "begun", "moved", "set", "begun", "begun", "moved"]
     assert not weight_problems(ready.cell.pk)
 
 
@@ -267,7 +268,25 @@ def test_the_old_tracks_are_stopped_only_at_the_end_and_can_be_started_again(rea
     assert ready.state() == ("done", "")
     assert set(Job.objects.exclude(state="dead").values_list("name", flat=True)) == {"shop-green", extra.name}
     assert StoppedJob.objects.get().job_id == ready.blue.pk
-    assert told()[-2:] == ["stopping", "done"]
+    assert changes()[-2:] == ["stopping", "done"]
+    assert not weight_problems(ready.cell.pk)
+
+
+def test_a_stop_and_a_start_of_the_service_during_a_switch_stop_nothing_more(ready) -> None:
+    ready.switch(stop_old=True)
+    ready.turn()
+    ready.turn(later=True)
+    assert ready.state()[0] == "stopping"
+    stops.service_stop(**ready.place())
+    starts.service_start(**ready.place())
+    ready.turn()
+    assert ready.state() == ("done", "")
+    assert Job.objects.exclude(state="dead").count() == 2, "the jobs that were started again stay"
+    world.bring_up(Job.objects.exclude(state="dead").get(name="shop-green"), ready.machine)
+    ready.switch("green", step=50)
+    stops.service_stop(**ready.place())
+    before = ready.weights()
+    assert (ready.turn(), ready.state()[0]) == (before, "returned")
     assert not weight_problems(ready.cell.pk)
 
 
@@ -286,7 +305,7 @@ def test_a_stop_that_a_killed_master_has_begun_is_finished_by_the_next_one(ready
     assert ready.state()[0] == "stopping"
     ready.turn()
     assert (ready.state(), StoppedJob.objects.count()) == (("done", ""), 1)
-    assert told().count("done") == 1
+    assert changes().count("done") == 1
 
 
 def test_names_are_read_with_the_weights(ready) -> None:
@@ -366,6 +385,17 @@ def test_the_page_shows_tracks_and_changes_them(ready) -> None:
     stranger.force_login(world.a_user("bob"))
     assert stranger.post(f"{path}weights/", {"weight-blue": "1"}).status_code == 404
     assert stranger.post(f"{path}switch/", {"to": "blue", "step": "1", "every_s": "1"}).status_code == 404
+
+
+def test_a_plan_says_which_share_of_the_clients_a_job_gets(ready) -> None:
+    def names(track: str) -> str:
+        spec = world.read(ready.cell, world.a_file("shop-new", labels=labels(track)))
+        return " ".join(plans.job_plan(principal=ready.ann, cell=ready.cell, job_spec=spec).names)
+
+    assert "Track blue gets 100 % of the clients of service shop." in names("blue")
+    assert "track red has none, so the tasks get no clients" in names("red")
+    ready.weigh()
+    assert "clients of" not in names("blue")
 
 
 def test_forget_removes_the_weights_of_a_service_without_live_jobs(ready) -> None:

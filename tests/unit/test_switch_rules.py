@@ -24,7 +24,7 @@ def a_switch(**changes: Any) -> Switch:
         "enough": 100,
         "within_s": 600,
     }
-    rest: dict[str, Any] = {"stop_old": False, "old_jobs": [1], "by": "ann", "began": 900.0, "due": DUE}
+    rest: dict[str, Any] = {"stop_old": False, "old_jobs": [1], "began": 900.0, "due": DUE}
     return Switch(**given | rest | changes)
 
 

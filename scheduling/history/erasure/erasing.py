@@ -54,6 +54,7 @@ _ACTORS = (
     ("scheduling_jobtemplate", "changed_by"),
     ("scheduling_jobtemplateversion", "actor"),
     ("scheduling_stoppedjob", "by"),
+    ("scheduling_serviceweighting", "by"),
     ("scheduling_workflow", "owner_name"),
     ("scheduling_secret", "created_by"),
     ("scheduling_secretversion", "created_by"),
