@@ -48,11 +48,12 @@ def members_changed_after(name: ServiceName, cell_id: int, tenant_id: int, *, af
     if until - after > MOST_REVISIONS:
         return True
     left = query(
-        "SELECT 1 FROM scheduling_event WHERE cell_id = %s AND revision > %s AND kind = %s AND data->>'service' = %s"
+        "SELECT 1 FROM scheduling_event WHERE cell_id = %s AND revision > %s AND kind = %s"
+        " AND data->>'service' = %s AND data->>'tenant' = %s"
         " UNION ALL SELECT 1 FROM scheduling_event e JOIN scheduling_job j ON j.id = e.job_id"
         " WHERE e.cell_id = %s AND e.revision > %s AND j.tenant_id = %s"
         " AND (e.kind = 'job.changed' OR e.kind = 'job.ended' AND j.labels->>%s = %s) LIMIT 1",
-        [cell_id, after, WEIGHED, name.service, cell_id, after, tenant_id, SERVICE, name.service],
+        [cell_id, after, WEIGHED, name.service, name.tenant, cell_id, after, tenant_id, SERVICE, name.service],
     )
     return bool(left)
 

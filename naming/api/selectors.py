@@ -245,7 +245,11 @@ def weights_of_services(names: Collection[ServiceName]) -> dict[ServiceName, Map
     """
     if not names:
         return {}
-    rows = ServiceWeighting.objects.filter(service__in={name.service for name in names}).exclude(weights={})
+    rows = ServiceWeighting.objects.filter(
+        cell__name__in={name.cell for name in names},
+        tenant__name__in={name.tenant for name in names},
+        service__in={name.service for name in names},
+    ).exclude(weights={})
     found = rows.values_list("cell__name", "tenant__name", "service", "weights")
     weights = {ServiceName(cell, tenant, service): of for cell, tenant, service, of in found}
     return {name: weights[name] for name in names if name in weights}

@@ -151,6 +151,7 @@ class NamedService:
     jobs: dict[int, NamedJob] = field(default_factory=dict)
     weights: Mapping[str, int] = field(default_factory=dict)
     revision: int = 0  # of the last change of its names, or `naming.table.table.GONE`
+    _task_weights: ServiceWeights | None = None
 
     @property
     def tasks_total(self) -> int:
@@ -171,7 +172,7 @@ class NamedService:
 
     @property
     def answering(self) -> Answering:
-        weights = self._task_weights() if self.weights else None
+        weights = self.task_weights() if self.weights else None
         return Answering.serving_or_placed(
             serving=self._strata(weights, [(job, job.serving) for job in self.jobs.values()]),
             placed=self._strata(weights, [(job, job.placed) for job in self.jobs.values()]),
@@ -181,18 +182,25 @@ class NamedService:
         """Return a function that returns the weight of a task in the SRV records of this name."""
         if not self.weights:
             return own_weight
-        weights = self._task_weights()
+        weights = self.task_weights()
         return lambda task: weights.of(task.job.track, task.weight)
 
-    def _task_weights(self) -> ServiceWeights:
-        return ServiceWeights(
-            self.weights,
-            (
-                WeighedTasks(job.track, weight, len(tasks))
-                for job in self.jobs.values()
-                for weight, tasks in job.placed.strata()
-            ),
-        )
+    def changed(self, revision: int) -> None:
+        """Store the revision of a change of its jobs, their tasks or its weights."""
+        self.revision, self._task_weights = revision, None
+
+    def task_weights(self) -> ServiceWeights:
+        """Return the weights of its tasks in answers. They are computed once after each change."""
+        if self._task_weights is None:
+            self._task_weights = ServiceWeights(
+                self.weights,
+                (
+                    WeighedTasks(job.track, weight, len(tasks))
+                    for job in self.jobs.values()
+                    for weight, tasks in job.placed.strata()
+                ),
+            )
+        return self._task_weights
 
     @staticmethod
     def _strata(weights: ServiceWeights | None, pools: Iterable[tuple[NamedJob, Pool]]) -> Iterator[Stratum]:

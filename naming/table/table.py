@@ -286,6 +286,7 @@ class NameTable:
             weights = self.weights.get((job.tenant, name), {})
             job.service = services.setdefault(name, NamedService(job.tenant, name, weights=weights))
             job.service.jobs[job.job_id] = job
+            job.service.changed(revision)
 
     def _leave_service(self, job: NamedJob, revision: int) -> None:
         """Remove a job from its service. A service without jobs is removed too."""
@@ -293,10 +294,10 @@ class NameTable:
         if service is None:
             return
         del service.jobs[job.job_id]
-        service.revision = revision
+        service.changed(revision)
         self._note(Touched(job.tenant, service.name, service=True))
         if not service.jobs:
-            service.revision = GONE
+            service.changed(GONE)
             services = self.services[job.tenant]
             del services[service.name]
             if not services:
@@ -313,7 +314,8 @@ class NameTable:
             del self.weights[key]
         if (service := self.service(*key)) is None:
             return False
-        service.weights, service.revision = event.weights, revision
+        service.weights = event.weights
+        service.changed(revision)
         self._note(Touched(event.tenant, event.service, service=True))
         return True
 
@@ -323,7 +325,7 @@ class NameTable:
         """
         job.revision = revision
         if job.service is not None:
-            job.service.revision = revision
+            job.service.changed(revision)
         if self.touched is not None:
             self._note(Touched(job.tenant, job.name, None, whole))
             if job.service is not None:

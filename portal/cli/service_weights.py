@@ -18,7 +18,7 @@ def parsed(given: Sequence[str]) -> dict[str, int]:
     """Return the weights that arguments such as `blue=90` describe. Raises `CommandFailed` for others."""
     found: dict[str, int] = {}
     for text in given:
-        track, equals, weight = text.partition("=")
+        track, equals, weight = text.rpartition("=")
         if not (track and equals and weight.isascii() and weight.isdecimal() and len(weight) < 10):
             problem = "is not a track with a weight: write TRACK=WEIGHT, for example blue=90"
             raise bad_usage(f"{text!r} {problem}", weights=problem)
@@ -60,6 +60,8 @@ def show_traffic(traffic: Mapping[str, Any], *, dry_run: bool = False) -> None:
         output.say(note)
     if traffic["switch"] is not None:
         output.say(sentence(traffic["switch"], traffic["by"]))
+    if traffic["stops"]:
+        output.say(f"At its end, the switch stops: {', '.join(traffic['stops'])}.")
     if dry_run:
         output.say("This was a dry run, and nothing has changed.")
 
@@ -73,7 +75,7 @@ def sentence(switch: Mapping[str, Any], by: str) -> str:
             waits = f", when {switch['enough']} % of its tasks are up" if switch["gated"] else ""
             return f"{start} is in progress. The next step is at {output.when(switch['next_at'])}{waits}."
         case "stopping":
-            return f"{start} has moved all clients. The jobs of the other tracks are being stopped."
+            return f"{start} has moved all clients. The jobs of the old tracks are being stopped."
         case "done":
             return f"{start} is done{reason}."
         case "returned":

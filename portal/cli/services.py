@@ -215,7 +215,9 @@ def switch(
     gate: Annotated[str, typer.Option(help="health: steps wait for healthy tasks; none: they do not.")] = "health",
     enough: Annotated[int, typer.Option(help="Per cent of the tasks of the track that must be up.")] = 100,
     within: Annotated[str, typer.Option(help="How long a step waits for them. Then the weights return.")] = "10m",
-    stop_old: Annotated[bool, typer.Option("--stop-old", help="Stop the jobs of the other tracks at the end.")] = False,
+    stop_old: Annotated[
+        bool, typer.Option("--stop-old", help="Stop the jobs of tracks that have clients now, at the end.")
+    ] = False,
     confirm: Confirm = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the switch has ended.")] = False,
     dry_run: DryRun = False,

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from django.db.models import Q
+from django.db.models import Case, Q, TextField, Value, When
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Concat
 from django.template.loader import render_to_string
 
 from naming.api.selectors import jobs_of_service
@@ -34,13 +36,16 @@ MOST_EVENTS = 5_000
 
 
 class Happened(NamedTuple):
-    """An event of the journal: its kind, and the job, the task (by index) and the machine that it concerns."""
+    """An event of the journal: its kind, and the job, the task (by index) and the machine that it concerns. `service`:
+    for an event of a service, `tenant/service`; otherwise empty.
+    """
 
     kind: str
     job_id: int | None
     task_index: int | None
     machine_id: int | None
     revision: int = 0
+    service: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +175,20 @@ class Behind:
     def changes(self, news: CellNews) -> TopicChanges | None:
         if news.events is None:
             return TopicChanges(resync=True)
-        if any(event.kind in ("service.set", "service.weighed") for event in news.events):
+        own = {event.kind for event in news.events if event.service == f"{self.name.tenant}/{self.name.service}"}
+        if "service.set" in own:
             return TopicChanges(resync=True)
         touched = {event.job_id for event in news.events if event.job_id is not None}
-        if not touched:
+        if not touched and not own:
             return None
         jobs = jobs_of_service(self.name)
         ids = {job.id for job in jobs}
         reshaped = {event.job_id for event in news.events if event.kind in _RESHAPES_SERVICE}
         if reshaped & ids or self._left(news.events):
             return TopicChanges(resync=True)
-        if not touched & ids:
+        if not touched & ids and not own:
             return None
-        found = service_at(jobs[0].cell, self.name.tenant, self.name.service)
+        found = service_at(jobs[0].cell, self.name.tenant, self.name.service) if jobs else None
         if found is None:
             return TopicChanges(resync=True)
         return TopicChanges(
@@ -245,6 +251,17 @@ _RESHAPES_JOB = frozenset(
 _RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "job.ended"})
 
 
+# PostgreSQL reads the data of other events only if it needs them.
+_SERVICE = Case(
+    When(
+        kind__in=("service.set", "service.weighed"),
+        then=Concat(KeyTextTransform("tenant", "data"), Value("/", TextField()), KeyTextTransform("service", "data")),
+    ),
+    default=Value("", TextField()),
+    output_field=TextField(),
+)
+
+
 def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
     """Return, by job id, when the scheduler last changed its explanation of the job's pending tasks. The value is None
     if the job has no explanation.
@@ -260,7 +277,7 @@ def news_of(cell_id: int, *, after: int, until: int) -> CellNews:
     rows = (
         Event.objects.filter(cell_id=cell_id, revision__gt=after, revision__lte=until)
         .order_by("revision", "seq")
-        .values_list("kind", "job_id", "task_index", "machine_id", "revision")[: MOST_EVENTS + 1]
+        .values_list("kind", "job_id", "task_index", "machine_id", "revision", _SERVICE)[: MOST_EVENTS + 1]
     )
     events = [Happened(*row) for row in rows]
     return CellNews(until, events if len(events) <= MOST_EVENTS else None)

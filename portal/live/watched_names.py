@@ -200,8 +200,11 @@ class WatchedName:
         return concerned + self._joining(events) + self._weighed(events)
 
     def _weighed(self, events: Sequence[Happened]) -> list[Happened]:
-        """Return the events that may have changed the weights of this service."""
-        return [one for one in events if one.kind == WEIGHED] if isinstance(self.name, ServiceName) else []
+        """Return the events that have changed the weights of this service."""
+        if not isinstance(self.name, ServiceName):
+            return []
+        name = f"{self.name.tenant}/{self.name.service}"
+        return [one for one in events if one.kind == WEIGHED and one.service == name]
 
     def _joining(self, events: Sequence[Happened]) -> list[Happened]:
         """Return those of `events` whose job now belongs to this name and did not before."""

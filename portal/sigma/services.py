@@ -144,14 +144,14 @@ def forget(request: HttpRequest, principal: Principal, cell: str, tenant: str, s
 @require_POST
 def weigh(request: HttpRequest, principal: Principal, cell: str, tenant: str, service: str) -> HttpResponse:
     given = {
-        field.removeprefix("weight-")[:63]: text.strip()
+        field.removeprefix("weight-")[:255]: text.strip()
         for field, text in request.POST.items()
         if field.startswith("weight-") and isinstance(text, str)
     }
     found: dict[str, int] = {}
-    if any(given.values()):
-        for track, text in given.items():
-            weight = whole_number(text or "0")
+    for track, text in given.items():
+        if text:  # a track without a weight gets 0
+            weight = whole_number(text)
             if weight is None:
                 raise invalid(f"weights.{track}", _("the weight is not a whole number; give one from 0 to 1000"))
             found[track] = weight
@@ -171,7 +171,7 @@ def switch(request: HttpRequest, principal: Principal, cell: str, tenant: str, s
         cell=cell_named(principal, cell),
         tenant=tenant,
         name=service,
-        to=request.POST.get("to", "")[:63],
+        to=request.POST.get("to", "")[:255],
         options=weights.SwitchOptions(step=step, every_s=every_s),
     )
     messages.success(request, _("The switch has begun. This page shows its steps."))

@@ -40,7 +40,7 @@ class SwitchSerializer(serializers.Serializer[Switch]):
     gated = serializers.BooleanField(help_text="Whether steps wait for the health of the new track.")
     enough = serializers.IntegerField(help_text="Per cent of the tasks of the new track that must be up.")
     within_s = serializers.IntegerField(help_text="Longest time in seconds that a step waits for them.")
-    stop_old = serializers.BooleanField(help_text="Whether the jobs of the other tracks are stopped at the end.")
+    stop_old = serializers.BooleanField(help_text="Whether the jobs of the old tracks are stopped at the end.")
     began_at = serializers.SerializerMethodField()
     next_at = serializers.SerializerMethodField(help_text="When the next step may happen; null if it has ended.")
     ended_at = serializers.SerializerMethodField()
@@ -69,6 +69,9 @@ class TrafficSerializer(serializers.Serializer[weights.Traffic]):
     in_progress = serializers.BooleanField(help_text="Whether a switch is in progress.")
     switch = SwitchSerializer(allow_null=True)
     by = serializers.CharField(help_text="Name of the user who began the switch; empty without a switch.")
+    stops = serializers.ListField(
+        child=serializers.CharField(), help_text="Live jobs that the switch stops at its end."
+    )
     notes = serializers.ListField(child=serializers.CharField())
 
 
@@ -80,7 +83,7 @@ class WeightsSerializer(serializers.Serializer[Any]):
 
 
 class SwitchRequestSerializer(serializers.Serializer[Any]):
-    to = serializers.CharField(max_length=63, help_text="The new track, or a job of it.")
+    to = serializers.CharField(max_length=255, help_text="The new track, or a job of it.")
     step = serializers.IntegerField(default=100, help_text="Per cent of the clients that move at each step.")
     every_s = serializers.IntegerField(
         default=60, help_text="Seconds between two steps, and from the last one to done."
@@ -90,7 +93,9 @@ class SwitchRequestSerializer(serializers.Serializer[Any]):
     )
     enough = serializers.IntegerField(default=100, help_text="Per cent of the tasks of the new track that must be up.")
     within_s = serializers.IntegerField(default=600, help_text="Longest time in seconds that a step waits for them.")
-    stop_old = serializers.BooleanField(default=False, help_text="Stop the jobs of the other tracks at the end.")
+    stop_old = serializers.BooleanField(
+        default=False, help_text="Stop the jobs of tracks that have clients now, at the end."
+    )
     confirm = serializers.IntegerField(
         allow_null=True, default=None, min_value=0, help_text="Number of running tasks that `stop_old` may stop."
     )

@@ -22,7 +22,7 @@ class SwitchState(StrEnum):
     """The state of a switch. `scheduling/README.md` explains each value."""
 
     SWITCHING = "switching"
-    STOPPING = "stopping"  # all clients use the new track, and the jobs of the other tracks are being stopped
+    STOPPING = "stopping"  # all clients use the new track, and the jobs of the old tracks are being stopped
     DONE = "done"
     RETURNED = "returned"  # the gate failed, and the weights are those before the switch
     ENDED = "ended"  # a person has set the weights or begun another switch meanwhile
@@ -37,8 +37,9 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
     `to`: the new track. `before`: the weights to which a failed switch returns. `step`: in per cent of the clients.
     `every_s`: the time between two steps. `gated`: whether steps wait for the health of the new track. `enough`: which
     share of its tasks must be up, in per cent. `within_s`: how long a step may wait for them. `stop_old`: whether to
-    stop the jobs of the other tracks at the end. `old_jobs`: the ids of these jobs. `due`: when the next step may
-    happen. `reason`: why the switch has ended as it did.
+    stop the jobs of the old tracks, which had clients, at the end. `old_jobs`: the ids of these jobs. `confirmed`: how
+    many running tasks the stop may end. `due`: when the next step may happen. `reason`: why the switch has ended as it
+    did.
     """
 
     to: str
@@ -50,6 +51,7 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
     within_s: int
     stop_old: bool
     old_jobs: list[int]
+    confirmed: int = 0
     began: float
     due: float
     state: SwitchState = SwitchState.SWITCHING
@@ -58,8 +60,8 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrackHealth(NamedTuple):
-    """The tasks of the new track. `wanted`: how many should be up. `failing`: how many are not up because they failed
-    since the switch began. `first`: such a task, as `job/index`; may be empty.
+    """The tasks of the new track. `wanted`: how many should be up, with those that failed for good. `failing`: how many
+    are not up because they failed since the switch began. `first`: such a task, as `job/index`; may be empty.
     """
 
     wanted: int

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import structlog
 from django.db.models import QuerySet
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.brakes import confirmation
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.published import track_of
+from scheduling.core.vocabulary.published import TRACK, track_of
 from scheduling.jobs.health import may_be_up
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
@@ -30,9 +31,11 @@ from scheduling.models import Cell, Job, ServiceWeighting
 from scheduling.services.selectors import Service, is_owned, service_to_change
 from scheduling.services.switch_rules import IN_PROGRESS, Switch, SwitchState, share_of
 
+log = structlog.get_logger(__name__)
 GREATEST = 1_000
 MOST_TRACKS = 50
 MOST_WEIGHTED = 1_000  # services of a tenant in a cell
+MOST_SWITCHES = 50  # in progress, of a tenant in a cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +55,15 @@ class Track:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """How the clients of a service are divided among its tracks. `switch`: its last switch, or None. `notes`: what to
-    know about the weights, as sentences. `by`: the user who began the switch.
+    know about the weights, as sentences. `by`: the user who began the switch. `stops`: the live jobs that the switch
+    stops at its end.
     """
 
     weights: Mapping[str, int]
     tracks: tuple[Track, ...]
     switch: Switch | None = None
     by: str = ""
+    stops: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -96,7 +101,7 @@ def traffic_of(service: Service, row: ServiceWeighting | None = None) -> Traffic
     """Return the tracks and weights of a service. `row`: its row if it was read already. Makes at most one query."""
     row = row or _rows(service).first()
     weights: dict[str, int] = row.weights if row is not None else {}
-    switch = msgspec.convert(row.switch, Switch) if row is not None and row.switch else None
+    switch = switch_of(row) if row is not None else None
     live = _live_tracks(service)
     tracks = []
     for name in sorted({*live, *weights}):
@@ -105,12 +110,15 @@ def traffic_of(service: Service, row: ServiceWeighting | None = None) -> Traffic
         weighed = (weights.get(name, 0), share_of(weights, name)) if weights else (None, None)
         names = tuple(job.name for job in jobs)
         tracks.append(Track(name=name, jobs=names, wanted=wanted, up=up, weight=weighed[0], share=weighed[1]))
+    ending = switch is not None and switch.stop_old and switch.state in IN_PROGRESS
+    stops = tuple(job.name for job in service.jobs if ending and switch is not None and job.pk in switch.old_jobs)
     return Traffic(
         weights=weights,
         tracks=tuple(tracks),
         switch=switch,
-        by=row.by if row else "",
         notes=_notes(service, weights, tracks),
+        by=row.by if row else "",
+        stops=stops,
     )
 
 
@@ -144,11 +152,13 @@ def service_switch(
     confirm: int | None = None,
 ) -> Traffic:
     """Begin to switch the clients of a service to the track `to`. The master moves the weights step by step. A repeated
-    call for the same track changes nothing. A switch to another track ends the present one, and begins at its weights.
+    call while this switch is in progress changes nothing. A switch to another track replaces the present one, begins at
+    its weights, and returns to those before it.
 
-    `to`: the name of a track or of a job. `confirm`: as in `job_kill`, for the jobs that `stop_old` stops. Raises
-    `Rejected` for wrong values, `Conflict` if the service has no weights or if the stop must be confirmed, and
-    `NotFound` if the service does not exist. Locks the cell's row.
+    `to`: the name of a track or of a job. `confirm`: as in `job_kill`, for the jobs that `stop_old` stops: those of
+    tracks that have clients now. Raises `Rejected` for wrong values, `Conflict` if the service has no weights, if the
+    stop must be confirmed, or if this switch is in progress with other options, and `NotFound` if the service does not
+    exist. Locks the cell's row.
     """
     require_tenant(principal, Action.JOB_WRITE, tenant, cell.name)
     options = options or SwitchOptions()
@@ -160,13 +170,8 @@ def service_switch(
     to = _resolved(service, live, "to", to)
     if not any(may_be_up(job) for job in live.get(to, ())):
         raise invalid("to", f"track {to} of service {name} has no live task; submit its job first")
-    old = [job for track, jobs in live.items() if track != to for job in jobs if not is_owned(job)]
-    if options.stop_old:
-        running = sum(job.tasks_running for job in old)
-        confirmation.require(cell, running, confirm, what=f"stop the other tracks of service {name}")
     with journal.write(cell.pk, principal) as entry:
         row = _locked(service)
-        before = msgspec.convert(row.switch, Switch) if row.switch else None
         if not row.weights:
             some = next(track for track in sorted(live) if track != to) if len(live) > 1 else to
             raise Conflict(
@@ -174,15 +179,35 @@ def service_switch(
                 f"service {name} has no weights, so its clients use all tracks; first send them to one of them, for"
                 f" example with `borgctl service weights {name} {some}=100`",
             )
-        if before is None or before.state is not SwitchState.SWITCHING or before.to != to:
-            now = entry.time.timestamp()
-            values = {field: getattr(options, field) for field in SwitchOptions.__slots__}
-            jobs = [job.pk for job in old]
-            began = Switch(to=to, before=dict(row.weights), old_jobs=jobs, began=now, due=now, **values)
+        present = switch_of(row)
+        going = present if present is not None and present.state in IN_PROGRESS else None
+        if going is None or going.to != to:
+            began = _begun(service, live, row, to, options, going, entry, confirm)
             row.by = principal.name
             store(entry, row, service.tenant, row.weights, "begun", switch=began)
+        elif other := [field for field in SwitchOptions.__slots__ if getattr(going, field) != getattr(options, field)]:
+            detail = (
+                f"a switch of service {name} to track {to} is in progress, with another value of {', '.join(other)};"
+                " to change it, set the weights by hand, which ends the switch, and begin another one"
+            )
+            raise Conflict("switch-in-progress", detail, fields=dict.fromkeys(other, "differs from the present switch"))
         found = traffic_of(service, row)
     return found
+
+
+def switch_of(row: ServiceWeighting) -> Switch | None:
+    """Return the last switch of a service, or None if there is none, or if a later release has stored it and this one
+    cannot read it.
+    """
+    if not row.switch:
+        return None
+    try:
+        return msgspec.convert(row.switch, Switch)
+    except msgspec.ValidationError as error:
+        log.warning(
+            "a stored switch of a service cannot be read and is left alone", service=row.service, error=str(error)
+        )
+        return None
 
 
 def weights_forget(principal: Principal, service: Service) -> bool:
@@ -215,7 +240,12 @@ def store(
         row.switch = msgspec.to_builtins(switch)
         going = switch.state in IN_PROGRESS
         row.due_at = dt.datetime.fromtimestamp(switch.due, dt.UTC) if going else None
-    row.save()
+    # An erasure may change `by` without the lock of the cell.
+    row.save(
+        update_fields=None
+        if row.pk is None
+        else ["weights", "revision", "switch", "due_at", *(["by"] if change == "begun" else [])]
+    )
     entry.append(
         events.ServiceWeighed(
             service=row.service,
@@ -225,6 +255,47 @@ def store(
             track=switch.to if switch is not None else "",
             reason=switch.reason if switch is not None else "",
         )
+    )
+
+
+def _begun(
+    service: Service,
+    live: Mapping[str, Sequence[Job]],
+    row: ServiceWeighting,
+    to: str,
+    options: SwitchOptions,
+    replaced: Switch | None,
+    entry: JournalEntry,
+    confirm: int | None,
+) -> Switch:
+    """Return a new switch. `replaced`: the switch in progress that it replaces. Its weights are not a state that a
+    person has chosen, so the new switch returns to those before it.
+    """
+    if replaced is None:
+        found = ServiceWeighting.objects.filter(cell=service.cell, tenant_id=row.tenant_id, due_at__isnull=False)
+        if (number := found.count()) >= MOST_SWITCHES:
+            detail = (
+                f"cannot switch service {service.name}: {number} switches of tenant {service.tenant} are in progress in"
+                f" cell {service.cell.name}, and at most {MOST_SWITCHES} may be; wait until some have ended"
+            )
+            raise Rejected("too-many-switches", detail, figures={"switches": number, "most": MOST_SWITCHES}, status=403)
+    before: dict[str, int] = dict(replaced.before if replaced is not None else row.weights)
+    # A track that had no clients, such as a worker's, is not an old version.
+    tracks = [track for track in live if track != to and (before.get(track) or row.weights.get(track))]
+    old = [job for track in tracks for job in live[track] if not is_owned(job)]
+    running = sum(job.tasks_running for job in old)
+    if options.stop_old:
+        confirmation.require(service.cell, running, confirm, what=f"stop the old tracks of service {service.name}")
+    now = entry.time.timestamp()
+    values = {field: getattr(options, field) for field in SwitchOptions.__slots__}
+    return Switch(
+        to=to,
+        before=before,
+        old_jobs=[job.pk for job in old],
+        confirmed=max(running, confirm or 0),
+        began=now,
+        due=now,
+        **values,
     )
 
 
@@ -252,7 +323,8 @@ def _live_tracks(service: Service) -> dict[str, list[Job]]:
     """Return the live jobs of each track. An alloc set has no names, and belongs to no track."""
     found: dict[str, list[Job]] = {}
     for job in service.jobs:
-        if job.kind == "job":
+        # Each run of a cron job has another name, so it is no track of its own.
+        if job.kind == "job" and (TRACK in job.labels or not is_owned(job)):
             found.setdefault(track_of(job.name, job.labels), []).append(job)
     return found
 
@@ -296,7 +368,7 @@ def _checked(service: Service, weights: Mapping[str, int]) -> dict[str, int]:
 
 def _ended(row: ServiceWeighting, entry: JournalEntry, reason: str) -> Switch | None:
     """Return the switch of the row as given up, or None if none is in progress."""
-    switch = msgspec.convert(row.switch, Switch) if row.switch else None
+    switch = switch_of(row)
     if switch is None or switch.state not in IN_PROGRESS:
         return None
     return replace(switch, state=SwitchState.ENDED, ended=entry.time.timestamp(), reason=reason)

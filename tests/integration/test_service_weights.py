@@ -17,18 +17,22 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django.plugin import DjangoDbBlocker
 
 from naming.following import names_from_database as stored
+from naming.table.names import ServiceName
 from naming.table.table import NameTable
+from portal.live import page_changes
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.jobs import plans
 from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.journal import journal
 from scheduling.models import Event, Job, ServiceWeighting, StoppedJob, Task
-from scheduling.services import selectors, starts, stops, switch_turn
+from scheduling.policy import brake_rules
+from scheduling.services import selectors, starts, stops, switch_turn, weights
 from scheduling.services.switch_turn import switches_turn
 from scheduling.services.weight_checks import weight_problems
 from scheduling.services.weights import SwitchOptions, Traffic, service_switch, service_weigh
-from scheduling.tasks import reported_states
+from scheduling.tasks import reported_states, transitions
 from scheduling.tasks.reported_states import Observation
 from tests.integration import rows, world
 
@@ -137,7 +141,7 @@ def test_weights_are_set_and_removed(shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "field", "cure"),
+    ("given", "field", "cure"),
     [
         ({"blue": 1, "red": 1}, "weights.red", "its tracks are blue, green"),
         ({"blue": -1}, "weights.blue", "from 0 to 1000"),
@@ -148,11 +152,11 @@ def test_weights_are_set_and_removed(shop) -> None:
         ({f"t{number}": 1 for number in range(51)}, "weights", "at most 50"),
     ],
 )
-def test_wrong_weights_are_rejected_with_the_field_and_the_cure(shop, weights, field, cure) -> None:
+def test_wrong_weights_are_rejected_with_the_field_and_the_cure(shop, given, field, cure) -> None:
     world.submit(shop.ann, shop.cell, world.a_file("log"))
     events = Event.objects.count()
     with pytest.raises(Rejected, match=cure) as caught:
-        shop.weigh(**weights)
+        shop.weigh(**given)
     assert list(caught.value.fields) == [field]
     assert (Event.objects.count(), ServiceWeighting.objects.count()) == (events, 0)
 
@@ -252,21 +256,29 @@ def test_weights_by_hand_end_a_switch(ready) -> None:
     assert ready.state() == ("ended", "the weights were set by hand")
     ready.switch(step=50)
     assert ready.switch(step=50).weights == {"blue": 50, "green": 50}, "a repeated call changes nothing"
+    with pytest.raises(Conflict, match="with another value of step, stop_old") as caught:
+        ready.switch(step=100, stop_old=True)
+    assert list(caught.value.fields) == ["step", "stop_old"]
+    ready.turn()
     ready.switch("blue")
     assert ready.turn() == {"green": 0, "blue": 100}
-    assert changes() == ["set", "begun", "moved", "set", "begun", "begun", "moved"]
+    assert changes() == ["set", "begun", "moved", "set", "begun", "moved", "begun", "moved"]
+    assert ServiceWeighting.objects.get().switch["before"] == {"blue": 50, "green": 50}, "as a person has set them"
     assert not weight_problems(ready.cell.pk)
 
 
 def test_the_old_tracks_are_stopped_only_at_the_end_and_can_be_started_again(ready) -> None:
-    ready.switch(stop_old=True)
+    worker = ready.submit("shop-worker", "worker")
+    assert ready.switch(stop_old=True).stops == ("shop-blue",), "the worker has no clients"
     extra = ready.submit("shop-extra", "extra")
     ready.turn()
     assert ready.turn(later=True) == {"blue": 0, "green": 100}
     assert ready.state()[0] == "stopping"
+    assert ready.switch(stop_old=True).in_progress, "a repeated call changes nothing"
     ready.turn()
     assert ready.state() == ("done", "")
-    assert set(Job.objects.exclude(state="dead").values_list("name", flat=True)) == {"shop-green", extra.name}
+    live = set(Job.objects.exclude(state="dead").values_list("name", flat=True))
+    assert live == {"shop-green", worker.name, extra.name}
     assert StoppedJob.objects.get().job_id == ready.blue.pk
     assert changes()[-2:] == ["stopping", "done"]
     assert not weight_problems(ready.cell.pk)
@@ -288,6 +300,63 @@ def test_a_stop_and_a_start_of_the_service_during_a_switch_stop_nothing_more(rea
     before = ready.weights()
     assert (ready.turn(), ready.state()[0]) == (before, "returned")
     assert not weight_problems(ready.cell.pk)
+
+
+def test_tasks_that_failed_for_good_do_not_open_the_gate(ready) -> None:
+    ready.switch(step=50)
+    with journal.write(ready.cell.pk, ready.ann) as entry:
+        transitions.tasks_end(entry, [Ending(Task.objects.get(job=ready.green, index=1).pk, "failed")])
+    assert ready.turn() == {"blue": 100}
+    assert ready.state() == ("returned", "a task of track green, shop-green/1, failed")
+    ready.switch(step=50)
+    assert ready.turn() == {"blue": 100}, "it failed before the switch, so the switch waits for it"
+    assert ready.state()[0] == "switching"
+
+
+def test_more_tasks_than_were_confirmed_are_not_stopped(ready, monkeypatch) -> None:
+    ready.switch(stop_old=True)
+    ready.turn()
+    ready.turn(later=True)
+    monkeypatch.setattr(brake_rules, "ALWAYS_STOPPED", 0)
+    row = ServiceWeighting.objects.get()
+    row.switch["confirmed"] = 1
+    row.save()
+    ready.turn()
+    state, reason = ready.state()
+    assert (state, "3 of the 5 running tasks" in reason) == ("done", True), reason
+    assert Job.objects.exclude(state="dead").count() == 2
+
+
+def test_a_row_that_disappears_or_cannot_be_read_does_not_stop_the_turn(ready, monkeypatch) -> None:
+    ready.switch()
+    broken = ServiceWeighting.objects.get()
+    broken.pk, broken.service, broken.switch = None, "broken", {"of": "a later release"}
+    broken.save()
+    with monkeypatch.context() as patch:
+        patch.setattr(switch_turn, "_act", lambda *_given: ServiceWeighting.objects.filter(service="shop").delete())
+        switches_turn(ready.cell.pk)
+    switch_turn._act(ready.cell.pk, [broken.pk, 999_999])
+    switches_turn(ready.cell.pk)
+    assert changes() == ["set", "begun"]
+
+
+def test_the_number_of_switches_in_progress_is_limited(ready, monkeypatch) -> None:
+    monkeypatch.setattr(weights, "MOST_SWITCHES", 0)
+    with pytest.raises(Rejected, match="wait until some have ended"):
+        ready.switch()
+    assert changes() == ["set"]
+
+
+def test_live_pages_and_watches_read_only_the_service_that_changed(ready) -> None:
+    before = journal.newest(ready.cell.pk)
+    ready.weigh(blue=3, green=1)
+    news = page_changes.news_of(ready.cell.pk, after=before, until=journal.newest(ready.cell.pk))
+    assert news.events is not None
+    assert [one.service for one in news.events] == ["ubar/shop"]
+    mine = page_changes.Behind(ready.cell.pk, ServiceName("cc", "ubar", "shop")).changes(news)
+    assert mine is not None
+    assert "75.0 %" in mine.parts["service-tracks"]
+    assert page_changes.Behind(ready.cell.pk, ServiceName("cc", "other", "shop")).changes(news) is None
 
 
 def test_a_stop_that_a_killed_master_has_begun_is_finished_by_the_next_one(ready, monkeypatch) -> None:

@@ -218,7 +218,7 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
                 "begun": gettext_lazy("a switch of service %(service)s to track %(track)s has begun"),
                 "moved": gettext_lazy("the switch of service %(service)s to track %(track)s moved clients: %(shares)s"),
                 "stopping": gettext_lazy(
-                    "all clients of service %(service)s use track %(track)s, and the other tracks are being stopped"
+                    "all clients of service %(service)s use track %(track)s, and the old tracks are being stopped"
                 ),
                 "done": gettext_lazy("the switch of service %(service)s to track %(track)s is done"),
             },

@@ -537,7 +537,7 @@ class ServiceWeighed(_Event, frozen=True, tag="service.weighed"):
     """The weights of the tracks of a service, after a change of them or of its switch to another track. Names are
     published with these weights (`naming.table.service_weights`).
 
-    `change`: set or cleared by a person; or, by a switch: begun, moved, stopping (the other tracks), done or returned.
+    `change`: set or cleared by a person; or, by a switch: begun, moved, stopping (the old tracks), done or returned.
     `track`: to which the switch goes; empty without a switch. `weights`: the weight of each track; empty: none.
     """
 
