@@ -323,7 +323,7 @@ def _live_tracks(service: Service) -> dict[str, list[Job]]:
     """Return the live jobs of each track. An alloc set has no names, and belongs to no track."""
     found: dict[str, list[Job]] = {}
     for job in service.jobs:
-        # Each run of a cron job has another name, so it is no track of its own.
+        # Each run of a cron job has another name, so it does not count as a track.
         if job.kind == "job" and (TRACK in job.labels or not is_owned(job)):
             found.setdefault(track_of(job.name, job.labels), []).append(job)
     return found

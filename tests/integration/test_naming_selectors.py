@@ -118,7 +118,7 @@ def test_a_snapshot_costs_the_same_queries_whatever_the_number_of_jobs(
     for number in range(5):
         job = a_job(cell, tenant, f"j{number}")
         place(cell, job, machine, 0, 1, 2, ports=20_000 + 10 * number)
-    with django_assert_max_num_queries(10):
+    with django_assert_max_num_queries(11):
         snapshot_of(cell.id)
 
 
