@@ -43,7 +43,7 @@ def become_unhealthy(job: str) -> None:
 
 def weights_in_dns(resolver: Resolver) -> dict[str, int]:
     """Return the weight per task in the SRV answer, by job."""
-    response = resolver.ask(f"_http._tcp.{NAME}", "SRV")
+    response = resolver.ask(f"_http._tcp.{NAME}", "SRV", patience_s=2.0)  # it may not listen yet
     return {rdata.target.to_text().split(".")[1]: rdata.weight for rrset in response.answer for rdata in rrset}
 
 
@@ -98,7 +98,7 @@ def test_a_store_is_switched_returns_by_itself_and_is_switched_again(
         # Blue comes back without clients, and a switch to it takes effect at once.
         ann.out("service", "start", "store", "--yes")
         turn(Master(cell.id))
-        assert set(weights_in_dns(resolver)) == {"store-green"}
+        resolver.until(lambda: set(weights_in_dns(resolver)) == {"store-green"})
         ann.out("service", "switch", "store", "--to", "store-blue")
         until(lambda: ServiceWeighting.objects.get().weights == {"green": 0, "blue": 100}, cell.id)
         resolver.until(lambda: set(weights_in_dns(resolver)) == {"store-blue"})
