@@ -14,7 +14,7 @@ NAME = django.core.validators.RegexValidator(
 class Migration(migrations.Migration):
     dependencies = [
         ("quota", "0020_metered_hours_have_partitions"),
-        ("scheduling", "0066_rejections_of_numbers_of_tasks"),
+        ("scheduling", "0068_config_files"),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduling', '0066_rejections_of_numbers_of_tasks'),
+        ('scheduling', '0069_weights_of_services'),
     ]
 
     operations = [
