@@ -183,7 +183,7 @@ class JobDetailSerializer(JobSerializer):
 
     why = serializers.ListField(child=serializers.CharField(), source="told")
     spec = JobFileSerializer(source="file")
-    job_revision = serializers.SerializerMethodField(help_text="For `If-Revision`: the revision of the job as it is.")
+    job_revision = serializers.SerializerMethodField(help_text="For `If-Match`: the revision of the job as it is.")
 
     class Meta(JobSerializer.Meta):
         fields = [*JobSerializer.Meta.fields, "after", "why", "spec", "job_revision"]

@@ -20,7 +20,7 @@ from tests.ha.history import Action, History, Outcome, Request
 GIVE_UP_S = 60.0
 _TIMEOUT = httpx.Timeout(10.0, connect=3.0)
 _PAUSE_S, _RETRY_S = 1.0, 0.5
-_MOST_JOBS, _MOST_TASKS = 3, 3
+_MOST_JOBS, _MOST_TASKS, _MOST_TRIES = 3, 3, 5
 # A task leaves a sign of life each second, in a file of its incarnation; the file `.first` tells when it began.
 _TASK = """
 file="$1/$BORG_JOB.$BORG_INDEX.$BORG_INCARNATION"
@@ -92,7 +92,7 @@ class Client:
         if action == Action.SUBMIT:
             answer = self._caller.call("POST", jobs, json=self._file(name, tasks), headers={"Idempotency-Key": name})
         elif action == Action.UPDATE:
-            answer = self._caller.call("PUT", f"{jobs}{TENANT}/{name}/", json=self._file(name, tasks))
+            answer = self._update(f"{jobs}{TENANT}/{name}/", self._file(name, tasks))
         else:
             confirm = {"confirm": self._jobs[name]}
             answer = self._caller.call("DELETE", f"{jobs}{TENANT}/{name}/", params=confirm)
@@ -104,6 +104,22 @@ class Client:
         return self._request(
             action, name, began, answer, tasks=tasks, uid=job.get("uid", ""), version=answer.body.get("version", 0)
         )
+
+    def _update(self, path: str, file: dict[str, Any]) -> Answer:
+        """Update a job only if it is as this client has read it. Otherwise, an attempt whose answer was lost could run
+        after a later request, and submit a killed job again.
+        """
+        for _ in range(_MOST_TRIES):
+            read = self._caller.call("GET", path)
+            if read.outcome != Outcome.ACKNOWLEDGED:
+                return Answer(Outcome.UNKNOWN, read.attempts, detail=read.detail)
+            if read.body["labels"] == file["labels"]:  # by an attempt whose answer was lost
+                return Answer(read.outcome, read.attempts, {"job": read.body, "version": read.body["spec_version"]})
+            revision = {"If-Match": f'"{read.body["job_revision"]}"'}
+            answer = self._caller.call("PUT", path, json=file, headers=revision)
+            if not answer.detail.startswith("412"):
+                return answer
+        return Answer(Outcome.UNKNOWN, _MOST_TRIES, detail=answer.detail)
 
     def _buy(self) -> Request:
         key, began = self._next_name("order"), time.time()
