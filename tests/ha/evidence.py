@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.ha.checker import Evidence, Holding, JobRow, JournalRow, Lookup, PassRow, Placement, Run, TaskRow
@@ -65,7 +65,9 @@ def gather(
             tasks[job_id].append(TaskRow(index, state, incarnation))
     jobs = {
         name: JobRow(str(uid), state, version, tuple(tasks[key]))
-        for key, name, uid, state, version in cell.jobs.values_list("id", "name", "uid", "state", "spec_version")
+        for key, name, uid, state, version in cell.jobs.order_by("id").values_list(
+            "id", "name", "uid", "state", "spec_version"
+        )
     }
     cell.refresh_from_db()
     return Evidence(
@@ -103,7 +105,6 @@ def read_runs(alive: Path) -> Iterator[Run]:
 
 
 def _placements(cell_id: int) -> Iterator[Placement]:
-    """Yield the placements of tasks: each ends when the task ends, leaves the machine or is placed again."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -111,14 +112,25 @@ def _placements(cell_id: int) -> Iterator[Placement]:
             "SELECT e.job_id, j.name, e.task_index, host(m.address), e.kind, EXTRACT(epoch FROM e.time)::float"
             " FROM scheduling_event AS e JOIN scheduling_job AS j ON j.id = e.job_id"
             " LEFT JOIN scheduling_machine AS m ON m.id = e.machine_id WHERE e.cell_id = %s"
-            " AND e.kind IN ('task.placed', 'task.evicted', 'task.ended', 'task.gone', 'job.ended')"
+            " AND e.kind IN ('task.placed', 'task.evicted', 'task.ended', 'job.ended')"
             " ORDER BY e.revision, e.seq",
             [cell_id],
         )
-        rows = cursor.fetchall()
+        yield from placements(cursor.fetchall())
+
+
+def placements(rows: Iterable[tuple[int, str, int, str, str, float]]) -> Iterator[Placement]:
+    """Yield the placements of tasks: each ends when the task ends, leaves the machine or is placed again.
+
+    `rows`: the events of the journal in their order, as (id of the job, its name, index of the task, address of the
+    machine, kind, time). Events `task.gone` are left out. They are about an earlier incarnation, and may come after the
+    next one was placed.
+    """
     live: dict[tuple[int, int], tuple[str, str, float]] = {}
     for job_id, job, index, address, kind, at in rows:
         ended = [key for key in live if key[0] == job_id] if kind == "job.ended" else [(job_id, index)]
+        if kind == "task.gone":
+            continue
         for key in ended:
             if key in live:
                 name, there, since = live.pop(key)

@@ -24,6 +24,7 @@ from tests.ha.checker import (
     TaskRow,
     check,
 )
+from tests.ha.evidence import placements
 from tests.ha.history import Action, History, Outcome, Request, read
 
 AT = 1_000.0
@@ -206,3 +207,10 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
         history.append(one)
     assert list(read(history.path)) == HONEST.requests
     assert msgspec.json.decode(history.path.read_bytes().splitlines()[0])["action"] == "submit"
+
+
+def test_the_end_of_an_earlier_incarnation_does_not_end_the_next_placement() -> None:
+    events = [("m1", "task.placed", 10.0), ("m1", "task.evicted", 12.0), ("m2", "task.placed", 13.0)]
+    events += [("m1", "task.gone", 14.0), ("m2", "task.evicted", 200.0)]
+    rows = [(7, "web", 0, address, kind, at) for address, kind, at in events]
+    assert list(placements(rows)) == [Placement("web", 0, "m1", 10.0, 12.0), Placement("web", 0, "m2", 13.0, 200.0)]
