@@ -38,7 +38,7 @@ class ServiceWeights:
     """
 
     def __init__(self, shares: Mapping[str, int], placed: Iterable[WeighedTasks]) -> None:
-        groups = list(placed)
+        groups = [one for one in placed if one.number]
         sums: dict[str, int] = defaultdict(int)
         for track, weight, number in groups:
             sums[track] += weight * number

@@ -250,6 +250,9 @@ class _Work:
         if isinstance(event, events.MachineSet | events.MachineRemoved):
             self._before_machine(event)
             return
+        if isinstance(event, events.ServiceWeighed):
+            self._take(list(self._left.get((event.service, SERVICE, event.tenant), ())))
+            return
         job = self._table.jobs.get(getattr(event, "job_id", 0))
         index = getattr(event, "index", None)
         if index is None:

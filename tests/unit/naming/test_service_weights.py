@@ -177,3 +177,8 @@ def test_more_weight_never_means_fewer_clients() -> None:
         of_green.append(3 * found.of("green", 1) / total)
     assert all(a < b for a, b in pairwise(of_green))
     assert (of_green[0], of_green[50], of_green[100]) == (0, 0.5, 1)
+
+
+def test_a_track_without_placed_tasks_takes_no_share() -> None:
+    weights = ServiceWeights({"blue": 1, "green": 1}, [WeighedTasks("blue", 1, 0), WeighedTasks("green", 1, 2)])
+    assert (weights.of("blue", 1), weights.of("green", 1)) == (0, 1)
