@@ -225,7 +225,7 @@ class Commands(typer.Typer):
             @wraps(function)
             def run(ctx: typer.Context, **values: Any) -> Any:
                 show = partial(_call, function, {"session": ctx.obj, **values})
-                return screen.watch(show, json_wanted=ctx.obj.json) if values.pop(_WATCH.name, False) else show()
+                return screen.watch(show, json_wanted=ctx.obj.json) if watch and values.pop(_WATCH.name) else show()
 
             parameters = [*_parameters(function), *([_WATCH] if watch else [])]
             setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
