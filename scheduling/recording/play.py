@@ -169,11 +169,10 @@ class Play:
             yield Machine(
                 id=machine_id,
                 cell=self.cell,
-                reason=reason,
                 state_since=dt.datetime.fromtimestamp(since, dt.UTC),
                 joined_at=self.cell.created_at,
                 quarantined=msgspec.Raw(b"[]"),
-                **shown | {"state": names[int(self.state.machines.status[slot])]},
+                **shown | {"state": names[int(self.state.machines.status[slot])], "reason": reason},
             )
 
     def _explain(self) -> None:
