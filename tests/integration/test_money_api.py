@@ -158,7 +158,7 @@ def test_invoices_as_json_pdf_and_csv(tenant, owner) -> None:
     assert number in pdf["Content-Disposition"]
     table = owner.get(f"{QUOTA}invoices/{number}.csv", headers={"accept": "text/csv"})
     _head, row = csv.reader(io.StringIO(table.content.decode(), newline=""))
-    assert row[-2:] == ["3.000000", "3000000"]
+    assert row[-3:] == ["3.000000", "3000000", ""]
     assert owner.get(f"{QUOTA}invoices/INV-99999999/").status_code == 404
     draft = owner.get(f"{QUOTA}invoices/drafts/ubar/").json()
     assert (draft["number"], draft["total"]) == ("draft", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from django.utils.html import strip_tags
 
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
@@ -148,7 +149,7 @@ def test_the_task_page_shows_the_receipts(cell) -> None:
     ):
         assert part in page, part
     page = boss.get(f"/jobs/cc/ubar/{victim.name}/0/").text
-    assert "was preempted on m1" in page
+    assert "was preempted on m1" in strip_tags(page)
     assert "other/urgent/0" in page
     assert "Why the task is pending" in page
 
