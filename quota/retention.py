@@ -80,7 +80,9 @@ _RULES = (
         ),
     ),
     # Until then, they lower the credits of hours of the same month that are metered late.
-    _Rule("settled breaches of promises", BREACHES_KEPT, _any("quota_promisebreach", "settled_at < %(until)s")),
+    _Rule(
+        "breaches of promises that are credited", BREACHES_KEPT, _any("quota_promisebreach", "settled_at < %(until)s")
+    ),
     _Rule("shortfalls", ANSWERS_KEPT, _any("quota_shortfall", "closed_at < %(until)s")),
 )
 

@@ -136,9 +136,11 @@ def promises_run() -> None:
     for cell in Cell.operated.order_by("id"):
         try:
             if rows := breaches_watch(cell, now=timezone.now(), report=breaches_report):
-                log.info("a cell broke its promise, which the invoices credit", cell=cell.name, rows=rows)
+                log.info("a cell broke its promise; the next invoices give credits for it", cell=cell.name, rows=rows)
         except Exception:
-            log.exception("broken promises of a cell not reported; the next run tries again", cell=cell.name)
+            log.exception(
+                "the broken promises of a cell were not read from its journal; the next run tries again", cell=cell.name
+            )
 
 
 @shared_task(name="scheduling.statistics", ignore_result=True)

@@ -26,7 +26,10 @@ Dedicated = Annotated[
 ]
 Use = Annotated[str | None, typer.Option(help="Whether tasks of these tenants may, prefer to or must run there.")]
 Others = Annotated[
-    str | None, typer.Option(help="Running tasks of other tenants: stay until they end, or leave within budgets.")
+    str | None,
+    typer.Option(
+        help="What running tasks of other tenants do: stay until they end, or leave within their disruption budgets."
+    ),
 ]
 Machines = Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names of the machines.")]
 Rack = Annotated[str | None, typer.Option(help="All machines of this rack.")]
@@ -35,7 +38,7 @@ PowerDomain = Annotated[str | None, typer.Option(help="All machines of this powe
 _SHOWN = 10
 _USES = {
     "may": "tasks of these tenants run there or elsewhere",
-    "prefer": "tasks of these tenants run elsewhere only if none fits there without preemption",
+    "prefer": "tasks of these tenants run outside the pool only if no machine of the pool has room without preemption",
     "must": "tasks of these tenants must run there",
 }
 

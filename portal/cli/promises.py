@@ -105,7 +105,7 @@ def credit(session: Context, number: Number) -> None:
 def credit_correct(
     session: Context,
     number: Number,
-    to: Annotated[str, typer.Option(help="Credits that the credit is to have, with all corrections.")],
+    to: Annotated[str, typer.Option(help="The new amount of the credit, in credits; not the difference.")],
     reason: Annotated[str, typer.Option(help="Reason for the correction. The tenant reads it.")],
     dry_run: DryRun = False,
 ) -> None:

@@ -54,7 +54,7 @@ def show_traffic(traffic: Mapping[str, Any], *, dry_run: bool = False) -> None:
             )
             for track in traffic["tracks"]
         ],
-        empty="The service has no job with names.",
+        empty="No job of the service has tasks that clients can find by name.",
     )
     for note in traffic["notes"]:
         output.say(note)
@@ -79,7 +79,7 @@ def sentence(switch: Mapping[str, Any], by: str) -> str:
         case "done":
             return f"{start} is done{reason}."
         case "returned":
-            return f"{start} failed, and the weights are those before it{reason}."
+            return f"{start} failed, and the earlier weights are set again{reason}."
     return f"{start} was ended{reason}."
 
 

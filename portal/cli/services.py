@@ -214,9 +214,17 @@ def switch(
     every: Annotated[str, typer.Option(help="Time between two steps, and from the last one to the end.")] = "60s",
     gate: Annotated[str, typer.Option(help="health: steps wait for healthy tasks; none: they do not.")] = "health",
     enough: Annotated[int, typer.Option(help="Per cent of the tasks of the track that must be up.")] = 100,
-    within: Annotated[str, typer.Option(help="How long a step waits for them. Then the weights return.")] = "10m",
+    within: Annotated[
+        str,
+        typer.Option(
+            help="How long a step waits for these tasks. Then the switch fails, and the earlier weights are set again."
+        ),
+    ] = "10m",
     stop_old: Annotated[
-        bool, typer.Option("--stop-old", help="Stop the jobs of tracks that have clients now, at the end.")
+        bool,
+        typer.Option(
+            "--stop-old", help="At the end of the switch, stop the jobs of the other tracks that have clients now."
+        ),
     ] = False,
     confirm: Confirm = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the switch has ended.")] = False,

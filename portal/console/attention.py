@@ -232,7 +232,7 @@ def _installation(found: Findings) -> Iterator[Attention]:
         text = _("The accounts of the ledger do not add up to 0, but to %(amount)s credits.")
         yield Attention(text % {"amount": format_credits(found.imbalance)}, entry="BorgLedgerUnbalanced")
     if found.redis_away:
-        text = _("Redis cannot be reached, so this page shows no usage, no passes and no connections.")
+        text = _("Redis cannot be reached, so this page shows no usage, no scheduling passes and no connections.")
         yield Attention(text, entry="BorgPortalAway")
 
 

@@ -113,7 +113,7 @@ class CreditTotalSerializer(serializers.Serializer[Any]):
 
 
 class CorrectionSerializer(serializers.Serializer[Any]):
-    to = serializers.IntegerField(help_text="The amount that the credit is to have, with all corrections.")
+    to = serializers.IntegerField(help_text="The new amount of the credit; not the difference.")
     reason = serializers.CharField(max_length=300, help_text="Why it is corrected. The tenant reads it.")
 
 

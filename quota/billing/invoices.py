@@ -198,7 +198,7 @@ def _give_credits() -> list[Exception]:
                     credits_give(entry, tenant, month, until=period.ends_at)
                 month = months.after(month)
         except Exception as error:
-            log.exception("cannot credit a tenant for broken promises", tenant=tenant.name)
+            log.exception("cannot credit a tenant for broken promises; the next run tries again", tenant=tenant.name)
             failures.append(error)
     return failures
 

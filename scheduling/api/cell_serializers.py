@@ -118,7 +118,7 @@ class MachineSerializer(ReadSerializer):
     state = MachineStateField()
     capacity = Quantities()
     attributes = Texts()
-    set_attributes = Texts(help_text="Those of the attributes that SREs have set.")
+    set_attributes = Texts(help_text="The attributes that SREs have set.")
     tasks_running = serializers.IntegerField()
     quarantined = serializers.ListField(child=serializers.DictField())
 

@@ -65,7 +65,7 @@ class ConfigTaskSerializer(serializers.Serializer[Any]):
     job = serializers.CharField()
     index = serializers.IntegerField(source="task_index")
     file = serializers.CharField(source="path", help_text="Name of the file for the task.")
-    version = serializers.IntegerField(help_text="The version that its machine has got last for this task.")
+    version = serializers.IntegerField(help_text="The newest version that the machine of the task has received.")
     sent_at = serializers.DateTimeField()
 
 

@@ -64,7 +64,10 @@ class JobUsagesView(CellView):
         parameters=[
             TENANT,
             OpenApiParameter(
-                "sort", OpenApiTypes.STR, enum=_SORTS, description="Which usage is highest. Default: cpu."
+                "sort",
+                OpenApiTypes.STR,
+                enum=_SORTS,
+                description="The resource by whose usage the jobs are sorted. Default: cpu.",
             ),
             OpenApiParameter("limit", OpenApiTypes.INT, description="Number of jobs in the answer. Default: 50."),
         ],

@@ -21,7 +21,7 @@ from scheduling.pools.attributes import attributes_set, machines_assign
 from scheduling.pools.pools import MOST_TENANTS, pool_change, pool_delete, pool_write
 from scheduling.pools.rules import MOST_SET
 
-_CONFIRM = "The number of tasks that have to leave dedicated pools because of this; needed if it is very large."
+_CONFIRM = "Confirms a very large change: the number of tasks that have to leave dedicated pools because of it."
 
 
 class PoolSerializer(serializers.Serializer[Any]):
@@ -47,7 +47,7 @@ class PoolSerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="Tasks that run there. Null for callers who do not administer machines."
     )
     foreign = serializers.IntegerField(
-        allow_null=True, help_text="Tasks of `tasks` that belong to other tenants than those of a dedicated pool."
+        allow_null=True, help_text="How many of `tasks` belong to tenants for which the pool is not dedicated."
     )
     changed_by = serializers.CharField(source="pool.changed_by")
     changed_at = serializers.DateTimeField(source="pool.changed_at")
@@ -71,7 +71,7 @@ class PoolPreviewSerializer(serializers.Serializer[Any]):
 class PoolDetailSerializer(PoolSerializer):
     preview = PoolPreviewSerializer(
         allow_null=True,
-        help_text="Running tasks that the pool concerns. Null if the caller does not administer machines.",
+        help_text="Running tasks that this pool affects. Null if the caller does not administer machines.",
     )
 
 
@@ -130,7 +130,7 @@ class MachinesPoolSerializer(MachineChoiceSerializer):
 
 class ChangedMachinesSerializer(serializers.Serializer[Any]):
     chosen = serializers.IntegerField(help_text="Number of machines that the request chose.")
-    changed = serializers.ListField(child=serializers.CharField(), help_text="Names of those that changed.")
+    changed = serializers.ListField(child=serializers.CharField(), help_text="Names of the machines that changed.")
 
 
 class PoolsView(CellView):

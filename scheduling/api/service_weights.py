@@ -24,7 +24,7 @@ class TrackSerializer(serializers.Serializer[Any]):
     tasks_wanted = serializers.IntegerField(source="wanted")
     tasks_up = serializers.IntegerField(source="up")
     weight = serializers.IntegerField(allow_null=True, help_text="null: the service has no weights.")
-    share = serializers.FloatField(allow_null=True, help_text="Of the clients, in per cent, if all tasks serve.")
+    share = serializers.FloatField(allow_null=True, help_text="Share of the clients in per cent, if all tasks serve.")
 
 
 class SwitchSerializer(serializers.Serializer[Switch]):
@@ -39,12 +39,14 @@ class SwitchSerializer(serializers.Serializer[Switch]):
     every_s = serializers.IntegerField(help_text="Seconds between two steps.")
     gated = serializers.BooleanField(help_text="Whether steps wait for the health of the new track.")
     enough = serializers.IntegerField(help_text="Per cent of the tasks of the new track that must be up.")
-    within_s = serializers.IntegerField(help_text="Longest time in seconds that a step waits for them.")
+    within_s = serializers.IntegerField(
+        help_text="Longest time in seconds that a step waits until enough tasks are up."
+    )
     stop_old = serializers.BooleanField(help_text="Whether the jobs of the old tracks are stopped at the end.")
     began_at = serializers.SerializerMethodField()
     next_at = serializers.SerializerMethodField(help_text="When the next step may happen; null if it has ended.")
     ended_at = serializers.SerializerMethodField()
-    reason = serializers.CharField(help_text="Why it has ended as it did; may be empty.")
+    reason = serializers.CharField(help_text="Why the switch failed or was ended; may be empty.")
 
     @extend_schema_field(serializers.DateTimeField())
     def get_began_at(self, switch: Switch) -> str:
@@ -63,7 +65,8 @@ class TrafficSerializer(serializers.Serializer[weights.Traffic]):
     """How the clients of a service are divided among its tracks."""
 
     weights = serializers.DictField(
-        child=serializers.IntegerField(), help_text="Weight of each track; empty: only the tasks have weights."
+        child=serializers.IntegerField(),
+        help_text="Weight of each track; empty: the tracks have none, and the weights of the tasks count.",
     )
     tracks = TrackSerializer(many=True)
     in_progress = serializers.BooleanField(help_text="Whether a switch is in progress.")
@@ -86,15 +89,17 @@ class SwitchRequestSerializer(serializers.Serializer[Any]):
     to = serializers.CharField(max_length=255, help_text="The new track, or a job of it.")
     step = serializers.IntegerField(default=100, help_text="Per cent of the clients that move at each step.")
     every_s = serializers.IntegerField(
-        default=60, help_text="Seconds between two steps, and from the last one to done."
+        default=60, help_text="Seconds between two steps, and from the last step to the end of the switch."
     )
     gate = serializers.ChoiceField(
         ["health", "none"], default="health", help_text="`health`: steps wait until enough tasks are up."
     )
     enough = serializers.IntegerField(default=100, help_text="Per cent of the tasks of the new track that must be up.")
-    within_s = serializers.IntegerField(default=600, help_text="Longest time in seconds that a step waits for them.")
+    within_s = serializers.IntegerField(
+        default=600, help_text="Longest time in seconds that a step waits until enough tasks are up."
+    )
     stop_old = serializers.BooleanField(
-        default=False, help_text="Stop the jobs of tracks that have clients now, at the end."
+        default=False, help_text="At the end of the switch, stop the jobs of the other tracks that have clients now."
     )
     confirm = serializers.IntegerField(
         allow_null=True, default=None, min_value=0, help_text="Number of running tasks that `stop_old` may stop."

@@ -284,7 +284,9 @@ def _check_number(tenant: Tenant) -> None:
         raise Conflict("too-many-configs", detail)
     if counts["all"] >= MAX_NAMES:
         detail = f"tenant {tenant.name} has used {counts['all']} names of config files, which is the maximum"
-        raise Conflict("too-many-configs", f"{detail}; use an old name")
+        raise Conflict(
+            "too-many-configs", f"{detail}; write a file that exists, or use the name of a deleted one again"
+        )
 
 
 def _check_bytes(tenant: Tenant) -> None:

@@ -19,8 +19,8 @@ class Migration(migrations.Migration):
                 ('looked_at', models.DateTimeField(null=True)),
             ],
             options={
-                'verbose_name': 'progress of the reports about promises',
-                'verbose_name_plural': 'progress of the reports about promises',
+                'verbose_name': 'how far broken promises are reported',
+                'verbose_name_plural': 'how far broken promises are reported',
             },
         ),
         migrations.CreateModel(

@@ -66,8 +66,8 @@ class PromiseReader(models.Model):
     looked_at = models.DateTimeField(null=True)
 
     class Meta:
-        verbose_name = _("progress of the reports about promises")
-        verbose_name_plural = _("progress of the reports about promises")
+        verbose_name = _("how far broken promises are reported")
+        verbose_name_plural = _("how far broken promises are reported")
 
     def __str__(self) -> str:
         return f"{self.cell} at revision {self.revision}"

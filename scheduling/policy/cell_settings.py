@@ -137,7 +137,7 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """If tasks use more than this share of a machine's RAM or disk, some of them are evicted (§6.2); 0: never."""
 
     promise_start_s: float = 0.0
-    """The published promise: a prod task within quota starts within this many seconds if nothing but missing capacity
+    """The published promise: a prod task within quota starts within this many seconds if only missing capacity
     delays it; 0: no promise. The time beyond it is credited on the invoice."""
 
     promise_share: float = 1.0

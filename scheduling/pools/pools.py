@@ -183,13 +183,13 @@ def _check(row: Pool) -> None:
         if value not in known:
             raise invalid(field, f"{value[:40]!r} is unknown; give one of {', '.join(known)}")
     if any(condition.key == POOL for condition in parse_selector(row.selector)):
-        raise invalid("selector", "a selector of a pool cannot ask for the attribute pool; use other attributes")
+        raise invalid("selector", "a selector of a pool cannot use the attribute `pool`; use other attributes")
     if row.dedicated and not row.tenants:
         raise invalid("tenants", "a dedicated pool needs a tenant, or nothing could run there; name at least one")
     if row.use != PoolUse.MAY and not row.tenants:
-        raise invalid("tenants", f"the use {row.use!r} applies to the tenants of the pool; name at least one")
+        raise invalid("tenants", f"`use: {row.use}` is for tenants of the pool; name at least one")
     if row.others == Pool.LEAVE and not row.dedicated:
-        raise invalid("others", "tasks of other tenants leave only a dedicated pool; set dedicated too, or give stay")
+        raise invalid("others", "`leave` is possible only for a dedicated pool; set `dedicated` too, or use `stay`")
     if len(row.tenants) > MOST_TENANTS:
         raise invalid("tenants", f"{len(row.tenants)} tenants are too many; name at most {MOST_TENANTS}")
 
@@ -206,5 +206,8 @@ def _check_tenants(row: Pool) -> None:
     other = clash.exclude(pk=row.pk).order_by("name").first()
     if other is not None:
         both = ", ".join(sorted(set(other.tenants) & set(row.tenants))[:5])
-        what = f"{both} must run in pool {other.name} already, and cannot have to run in two pools; use prefer or may"
+        what = (
+            f"{both} must run in pool {other.name} already, and `must`"
+            " is possible for one pool only; use `prefer` or `may`"
+        )
         raise invalid("use", what)

@@ -43,7 +43,7 @@ def wrong_attributes(values: Mapping[str, str], removed: Sequence[str]) -> dict[
     for field, name in (*(("set", one) for one in values), *(("unset", one) for one in removed)):
         key = f"{field}.{name[:63]}"
         if name == POOL:
-            problems[key] = "the attribute pool names the pool of a machine; put the machine into a pool instead"
+            problems[key] = "the attribute `pool` cannot be set; put the machine into a pool instead"
         elif name in _OWN or name.startswith(_OWN_PREFIXES):
             problems[key] = "the cell or the Borglet sets this attribute itself; choose another name"
         elif not _NAME.fullmatch(name):
@@ -55,7 +55,7 @@ def wrong_attributes(values: Mapping[str, str], removed: Sequence[str]) -> dict[
         if not 1 <= len(value) <= MOST_TEXT or "\x00" in value:
             problems.setdefault(f"set.{name[:63]}", f"give a value of 1 to {MOST_TEXT} characters, without NUL")
     for name in values.keys() & set(removed):
-        problems.setdefault(f"unset.{name[:63]}", "it is set and removed at once; give it once")
+        problems.setdefault(f"unset.{name[:63]}", "it is both set and removed; do only one of these")
     for field, number in (("set", len(values)), ("unset", len(removed))):
         if number > MOST_SET:
             return {field: f"{number} attributes are too many; give at most {MOST_SET}"}

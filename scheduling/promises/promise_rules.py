@@ -120,7 +120,7 @@ def sentences(promise: Promise) -> list[str]:
     texts = []
     if promise.start_s:
         texts.append(
-            f"A prod task within quota starts within {_duration(promise.start_s)}, if nothing but missing capacity"
+            f"A prod task within quota starts within {_duration(promise.start_s)}, if only missing capacity"
             f" delays it. For longer waits, {100 * promise.share:.4g} % of the price of its quota is credited. A job"
             " that excludes machines by constraints or spread is not covered."
         )

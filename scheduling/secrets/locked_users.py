@@ -62,7 +62,7 @@ def write_with_users(
                 return write(entry, entries, using)
         except _OtherCells as other:
             cells = other.cells
-    raise Conflict("jobs-change", "the jobs that use it start and end too quickly for this change; try again")
+    raise Conflict("jobs-change", "jobs that use it started or ended while it was changed; try again")
 
 
 def _cells(users: Iterable[UsingJob], concerned: Callable[[UsingJob], bool]) -> set[int]:

@@ -218,7 +218,8 @@ def _check_number(tenant: Tenant) -> None:
         raise Conflict("too-many-secrets", detail)
     if counts["all"] >= MAX_NAMES:
         detail = (
-            f"tenant {tenant.name} has used {counts['all']} names of secrets, which is the maximum; use an old name"
+            f"tenant {tenant.name} has used {counts['all']} names of secrets,"
+            " which is the maximum; use a name again that it has used before"
         )
         raise Conflict("too-many-secrets", detail)
 

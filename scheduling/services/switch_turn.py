@@ -144,7 +144,11 @@ def _stop_old(row: ServiceWeighting, switch: Switch) -> None:
         if not problems and len(names) < len(old):
             return  # the next turn stops more
         if problems:
-            log.warning("a switch could not stop the old tracks", service=row.service, problem="; ".join(problems))
+            log.warning(
+                "the switch of a service could not stop the jobs of its old tracks",
+                service=row.service,
+                problem="; ".join(problems),
+            )
     with journal.write(row.cell_id, ME) as entry:
         again = ServiceWeighting.objects.filter(pk=row.pk).first()
         if again is not None and switch_of(again) == switch:

@@ -27,8 +27,11 @@ def weight_problems(cell_id: int) -> list[str]:
     for name, revision, weights, in_event, due, going in query(_DIFFERING, [cell_id]):
         if weights != in_event:
             problems.append(
-                f"service {name} has the weights {weights}, and its event of revision {revision} has {in_event}"
+                f"service {name} has the weights {weights}, but its event at revision {revision} says {in_event}"
             )
         if due != going:
-            problems.append(f"service {name} {'has' if due else 'lacks'} a time for the next step of its switch")
+            problems.append(
+                f"service {name} {'has' if due else 'lacks'} a time for the"
+                " next step of its switch, unlike the state of the switch"
+            )
     return problems

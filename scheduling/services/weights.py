@@ -176,7 +176,7 @@ def service_switch(
             some = next(track for track in sorted(live) if track != to) if len(live) > 1 else to
             raise Conflict(
                 "no-weights",
-                f"service {name} has no weights, so its clients use all tracks; first send them to one of them, for"
+                f"service {name} has no weights, so its clients use all tracks; first send all to one track, for"
                 f" example with `borgctl service weights {name} {some}=100`",
             )
         present = switch_of(row)
@@ -205,7 +205,10 @@ def switch_of(row: ServiceWeighting) -> Switch | None:
         return msgspec.convert(row.switch, Switch)
     except msgspec.ValidationError as error:
         log.warning(
-            "a stored switch of a service cannot be read and is left alone", service=row.service, error=str(error)
+            "the stored switch of a service cannot be read, so it does"
+            " not continue; set the weights of the service by hand",
+            service=row.service,
+            error=str(error),
         )
         return None
 

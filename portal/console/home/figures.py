@@ -132,7 +132,9 @@ def read_figures(principal: Principal, cells: Sequence[Cell], *, now: dt.datetim
         found.connections = connections_of(ids)
         passes = pass_log.recent_of_all([(cell_id, one.name) for cell_id, _, one in wanted], PASSES)
     except redis.RedisError as error:
-        log.warning("the first page of the console lacks measured figures", error=str(error))
+        log.warning(
+            "the overview of the console shows no measured figures, because Redis cannot be reached", error=str(error)
+        )
         found.redis_away = True
     for cell_id, connected in found.connections.items():
         found.counts[cell_id]["connected"] = connected.machines

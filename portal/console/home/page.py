@@ -53,7 +53,11 @@ class Sections:
         try:
             return reads()
         except DatabaseError as error:
-            log.warning("a section of the first page of the console was not read", section=title, error=str(error))
+            log.warning(
+                "the overview of the console lacks a section, because the database did not answer",
+                section=title,
+                error=str(error),
+            )
             self.unread.append(title)
             return otherwise
 

@@ -185,7 +185,7 @@ def _evidence(principal: Principal, row: Credit) -> Table:
         at = dt.datetime.fromisoformat(hour["hour"])
         shown.append([_moment(at), hour["cause"], what, "", "", "", format_credits(hour["amount"])])
         shown += [["", "", *_task(row.cell if same else "", item), ""] for item in hour["items"]]
-    return Table(_("Evidence"), columns, shown, Empty(_("This line has no evidence of its own.")))
+    return Table(_("Evidence"), columns, shown, Empty(_("There are no details of this line.")))
 
 
 def _task(cell: str, item: dict[str, Any]) -> list[object]:

@@ -50,7 +50,7 @@ class PoolForm(ServiceForm):
         }
 
     confirm = forms.IntegerField(
-        label=gettext_lazy("Number of tasks that have to leave; needed only if it is very large"),
+        label=gettext_lazy("Confirms a very large change: the number of tasks that have to leave"),
         required=False,
         min_value=0,
         widget=UnfoldAdminIntegerFieldWidget(),

@@ -97,7 +97,9 @@ def _restart(
             if problem.code == "nothing-to-restart":
                 continue
             cure = "or write the file without restarts (--no-restart; REST: restart=false)"
-            detail = f"config file {name} does not change, because it restarts job {job.name}: {problem.detail}; {cure}"
+            detail = (
+                f"config file {name} was not written, because it would restart job {job.name}: {problem.detail}; {cure}"
+            )
             raise Conflict(problem.code, detail, figures=problem.figures) from problem
         restarted.append(f"{job.cell.name}/{job.name}")
     return restarted
