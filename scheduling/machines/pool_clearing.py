@@ -37,7 +37,7 @@ class PoolClearer:
         if time.monotonic() < self._due:
             return 0
         limit = max(1, int(settings.drain_per_s * seconds)) if settings.drain_per_s else 0
-        if not self._tasks().exists():
+        if not limit or not self._tasks().exists():
             self._due = time.monotonic() + LOOK_AGAIN_S
             return 0
         return evict_within_budgets(

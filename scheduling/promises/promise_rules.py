@@ -18,7 +18,7 @@ from scheduling.policy.cell_settings import CellSettings
 # The number of evictions is promised per task for this time.
 DAYS = 30
 # Reasons for which the cell answers. All others depend on the job: its constraints, spread, crashes, its alloc set, or
-# that it is a gang. Ports and whole cores are in use by other tasks, as CPU and RAM are.
+# that it is a gang. Ports and whole cores are in use by other tasks, as CPU and RAM are. SREs dedicate pools.
 CELL_REASONS = frozenset(
     {
         ReasonCode.NO_MACHINES,
@@ -28,6 +28,8 @@ CELL_REASONS = frozenset(
         ReasonCode.BOOKED,
         ReasonCode.MACHINE_STATE,
         ReasonCode.MAINTENANCE,
+        ReasonCode.DEDICATED_POOL,
+        ReasonCode.OUTSIDE_POOL,
     }
 )
 # Causes for which the cell answers (Figure 3). Updates, crashes and allocs that leave belong to the job. A prod task is
