@@ -61,6 +61,12 @@ _ACTORS = (
     ("scheduling_secretgrant", "created_by"),
     ("scheduling_configfile", "created_by"),
     ("scheduling_configversion", "created_by"),
+    ("scheduling_pool", "changed_by"),
+    ("scheduling_drain", "asked_by"),
+    ("scheduling_maintenancewindow", "asked_by"),
+    ("scheduling_maintenancewindow", "changed_by"),
+    ("scheduling_repacking", "asked_by"),
+    ("scheduling_repacking", "started_by"),
 )
 # Rows whose column `detail` may contain a name.
 _DETAILS = ("scheduling_update", "scheduling_cronrun", "scheduling_workflow", "scheduling_workflownode")
