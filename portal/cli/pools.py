@@ -96,7 +96,7 @@ def pool_list(session: Context, cell: CellOption = None) -> None:
         {
             "POOL": "name",
             "MACHINES": lambda row: f"{row['up']} of {row['machines']} up",
-            "TENANTS": lambda row: ", ".join(row["tenants"]),
+            "TENANTS": lambda row: ",".join(row["tenants"]),
             "DEDICATED": lambda row: "yes" if row["dedicated"] else "",
             "USE": "use",
             "TASKS": lambda row: "" if row["tasks"] is None else row["tasks"],

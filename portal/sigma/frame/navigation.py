@@ -67,6 +67,7 @@ SECTIONS: tuple[Section, ...] = (
         (
             NavigationLink("billing", _("Billing"), ("budget", "hand-down", "invoice", "draft")),
             NavigationLink("costs", _("Costs")),
+            NavigationLink("credits", _("Credits"), ("credit", "credit-correct")),
             NavigationLink("planning", _("Quota planning")),
         ),
     ),
