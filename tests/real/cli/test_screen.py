@@ -38,6 +38,8 @@ class Terminal:
             stderr=end,
             env={**environment(server), "TERM": "xterm"},
             start_new_session=True,
+            # A shell that starts tests in the background makes them and their children ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(end)
 
