@@ -54,7 +54,7 @@ class ConfigContentSerializer(ConfigFileSerializer):
 
 
 class ConfigUseSerializer(serializers.Serializer[Any]):
-    kind = serializers.CharField(help_text="Job, CronJob or Workflow.")
+    kind = serializers.CharField(help_text="Job, CronJob, Workflow or StoppedJob (of a stopped service).")
     cell = serializers.CharField()
     job = serializers.CharField(source="name")
     versions = serializers.ListField(child=serializers.CharField(), help_text="Numbers, or `latest`.")

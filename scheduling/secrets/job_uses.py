@@ -27,7 +27,7 @@ def _in_files(column: str, field: str) -> str:
 
 class UsingJob(NamedTuple):
     """A live job, a cron job or a live workflow that uses a secret or a config file. `job_id`: only of a job,
-    else 0. `kind`: Job, CronJob or Workflow. `versions`: the versions of it that its specs name.
+    else 0. `kind`: Job, CronJob, Workflow or StoppedJob. `versions`: the versions of it that its specs name.
     """
 
     job_id: int
@@ -39,10 +39,10 @@ class UsingJob(NamedTuple):
 
 
 def jobs_using(tenant_id: int, name: str, field: str = SECRETS) -> list[UsingJob]:
-    """Return the live jobs, cron jobs and live workflows of a tenant of which a spec uses the secret `name`, or with
-    the field `CONFIGS` the config file `name`, in order of cell and job. A spec counts if it is the newest one of its
-    job, if a task has it, or if an open update may return to it. A workflow counts until it ends, because nodes that
-    wait have no job yet. Makes one query.
+    """Return the live jobs, cron jobs, live workflows and stopped jobs of services of a tenant of which a spec uses the
+    secret `name`, or with the field `CONFIGS` the config file `name`, in order of cell and job. A spec counts if it is
+    the newest one of its job, if a task has it, if an open update may return to it, or if the start of a stopped
+    service submits it. A workflow counts until it ends, because nodes that wait have no job yet. Makes one query.
     """
     rows = query(
         "SELECT j.id, c.id, c.name, j.name, 'Job', array_agg(DISTINCT u.used #>> '{version}')"
@@ -66,6 +66,13 @@ def jobs_using(tenant_id: int, name: str, field: str = SECRETS) -> list[UsingJob
         " JOIN scheduling_cell AS c ON c.id = w.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
         " WHERE w.tenant_id = %(tenant)s AND w.ended_at IS NULL"
         f" AND w.{field} -> %(name)s::text IS NOT NULL"
+        " UNION ALL SELECT 0, c.id, c.name, j.name, 'StoppedJob', array_agg(DISTINCT u.used #>> '{version}')"
+        " FROM scheduling_stoppedjob AS k JOIN scheduling_job AS j ON j.id = k.job_id"
+        " JOIN scheduling_jobspec AS s ON s.job_id = k.job_id AND s.version = k.version"
+        " JOIN scheduling_cell AS c ON c.id = j.cell_id AND c.study_of IS NULL AND c.deleted_at IS NULL"
+        f" CROSS JOIN LATERAL ({_in_files('s.spec', field)}) AS u"
+        f" WHERE s.{field} @> jsonb_build_array(%(name)s::text) AND s.{field} <> '[]'"
+        " AND j.tenant_id = %(tenant)s GROUP BY j.id, c.id, c.name, j.name"
         " ORDER BY 2, 1, 4, 5",
         {"name": name, "tenant": tenant_id, "dead": JobState.DEAD.value},
     )

@@ -15,6 +15,7 @@ from scheduling.jobs.actions import config_changes, pause
 from scheduling.link.views import desired
 from scheduling.link.views.concerned_machines import concerned_machines
 from scheduling.models import ConfigDelivery, ConfigFile, ConfigVersion, Event, Job, Task, Update
+from scheduling.services import starts, stops
 from tests.integration import config_rows, cron_rows, rows, workflow_rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -188,7 +189,7 @@ def test_a_job_that_cannot_restart_now_keeps_the_file_as_it_is(cell, tenant, ann
     world.bring_up(job, machine)
     other = world.read(cell, config_rows.using(RESTART, command=["sleep", "7"]))
     updates.job_update(principal=ann, job=job, job_spec=other)
-    with pytest.raises(Conflict, match=r"because it restarts job web: cannot restart job web.*--no-restart") as caught:
+    with pytest.raises(Conflict, match=r"because it would restart job web: cannot restart job web.*--no-restart") as caught:
         config_rows.a_file(ann, tenant, b"2")
     assert caught.value.code == "update-open"
     assert ConfigFile.objects.get().newest_version == 1
@@ -309,6 +310,16 @@ def test_a_workflow_uses_its_files_until_it_ends(cell, tenant, ann) -> None:
     workflow_rows.submit(ann, cell, nodes)
     with pytest.raises(Conflict, match="is used by cc/"):
         files.config_delete(principal=ann, tenant=tenant, name="flags")
+
+
+def test_a_stopped_service_keeps_the_files_of_its_jobs(cell, tenant, ann) -> None:
+    config_rows.a_file(ann, tenant)
+    world.submit(ann, cell, config_rows.using() | {"labels": {"service": "shop"}})
+    stops.service_stop(principal=ann, cell=cell, tenant=tenant.name, name="shop")
+    with pytest.raises(Conflict, match="is used by cc/web"):
+        files.config_delete(principal=ann, tenant=tenant, name="flags")
+    starts.service_start(principal=ann, cell=cell, tenant=tenant.name, name="shop")
+    assert Job.objects.filter(name="web").exclude(state="dead").exists()
 
 
 def test_the_queries_for_a_machine_do_not_grow_with_its_tasks(
