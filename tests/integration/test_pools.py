@@ -97,7 +97,7 @@ def test_attributes_change_on_all_chosen_machines_or_on_none(cell, machine, ann)
     machines.machine_remove(principal=rows.ME, machine=other, reason="broken")
     with pytest.raises(Conflict, match="removed from the cell"):
         set_on(cell, machine, other, tier="gold")
-    with pytest.raises(Rejected, match="names the pool"):
+    with pytest.raises(Rejected, match="put the machine into a pool instead"):
         set_on(cell, machine, pool="gpu")
     with pytest.raises(Forbidden):
         attributes_set(principal=ann, cell=cell, machines=[machine], values={"tier": "gold"})
