@@ -189,7 +189,7 @@ def test_a_job_that_cannot_restart_now_keeps_the_file_as_it_is(cell, tenant, ann
     world.bring_up(job, machine)
     other = world.read(cell, config_rows.using(RESTART, command=["sleep", "7"]))
     updates.job_update(principal=ann, job=job, job_spec=other)
-    with pytest.raises(Conflict, match=r"because it would restart job web: cannot restart job web.*--no-restart") as caught:
+    with pytest.raises(Conflict, match=r"would restart job web: cannot restart job web.*--no-restart") as caught:
         config_rows.a_file(ann, tenant, b"2")
     assert caught.value.code == "update-open"
     assert ConfigFile.objects.get().newest_version == 1
