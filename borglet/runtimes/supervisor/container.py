@@ -14,7 +14,7 @@ import ctypes
 import os
 import signal
 
-from borglet.runtimes.supervisor.exec_task import cannot_enter, cannot_run, not_found
+from borglet.runtimes.supervisor.start_errors import cannot_enter, cannot_run, not_found
 
 _HYBRID = "/sys/fs/cgroup/unified"
 _CLONE_NEWNS = 0x00020000

@@ -10,6 +10,7 @@ import resource
 import signal
 
 from borglet.runtimes.cgroups import cgroupfs
+from borglet.runtimes.supervisor.start_errors import cannot_enter, cannot_run, not_found
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,19 +160,3 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
             if "/" in name or os.path.lexists(candidate):  # otherwise this user cannot enter a directory of PATH
                 reason = reason or str(error.strerror)
     raise OSError(cannot_run(name, reason) if reason else not_found(name, path))
-
-
-def cannot_enter(directory: str, reason: str) -> str:
-    """Return the error message for a working directory that the task cannot enter."""
-    return f"cannot enter working directory {directory}: {reason}; correct working_dir in the job file"
-
-
-def cannot_run(command: str, reason: str) -> str:
-    """Return the error message for a command that the kernel does not execute."""
-    return f"cannot run command {command!r}: {reason}; give a program that the task's user can execute"
-
-
-def not_found(command: str, path: str) -> str:
-    """Return the error message for a command that does not exist. `path`: the task's PATH."""
-    where = "" if "/" in command else f" in PATH {path}"
-    return f"command {command!r} not found{where}; correct the command, or add a package that contains it"
