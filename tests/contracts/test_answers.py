@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.contracts.described import deviation
-from tests.contracts.test_permissions import ROLES, Door, World, _impatient, world
+from tests.contracts.doors import ROLES, Door
+from tests.contracts.test_permissions import World, _impatient, world
 from tests.integration import world as people
 
 PASSWORD = "correct horse battery"
