@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import completions, output
 from portal.cli.cells import machine
-from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, Yes
+from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, OptionGroup, Yes
 from portal.cli.drains import MachineSelector, machines_matching
 from portal.cli.failure import bad_usage
 from portal.cli.paths import part
@@ -31,7 +32,10 @@ Others = Annotated[
         help="What running tasks of other tenants do: stay until they end, or leave within their disruption budgets."
     ),
 ]
-Machines = Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names of the machines.")]
+Machines = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[MACHINE]...", help="Host names of the machines.", autocompletion=completions.machines),
+]
 Rack = Annotated[str | None, typer.Option(help="All machines of this rack.")]
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the journal.")]
 PowerDomain = Annotated[str | None, typer.Option(help="All machines of this power domain.")]
@@ -43,46 +47,52 @@ _USES = {
 }
 
 
+@dataclass(kw_only=True)
+class PoolOptions(OptionGroup):
+    """The options with which a pool is written."""
+
+    description: Description = None
+    members: Members = None
+    tenants: Tenants = None
+    dedicated: Dedicated = None
+    use: Use = None
+    others: Others = None
+    confirm: Confirm = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a request for the options that were given."""
+        given = {
+            "description": self.description,
+            "selector": self.members,
+            "tenants": [one for one in self.tenants if one] if self.tenants else None,
+            "dedicated": self.dedicated,
+            "use": self.use,
+            "others": self.others,
+            "confirm": self.confirm,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
 @pool.command("add")
 def pool_add(
-    session: Context,
-    name: Name,
-    description: Description = None,
-    members: Members = None,
-    tenants: Tenants = None,
-    dedicated: Dedicated = None,
-    use: Use = None,
-    others: Others = None,
-    confirm: Confirm = None,
-    cell: CellOption = None,
-    dry_run: DryRun = False,
+    session: Context, name: Name, *, options: PoolOptions, cell: CellOption = None, dry_run: DryRun = False
 ) -> None:
-    """Write a machine pool. With --dry-run, show which running tasks it would concern.
+    """Write a machine pool. With --dry-run, show which running tasks it affects.
 
     A dedicated pool takes only tasks of its tenants. Tasks of other tenants that run there stay until they end, or
     leave within the disruption budgets of their jobs.
     """
-    body = {"name": name, **_fields(description, members, tenants, dedicated, use, others, confirm)}
+    body = {"name": name, **options.fields()}
     answer = session.client.post(f"{session.cell_path(cell)}pools/", body, dry_run=dry_run)
     return _answer(session, answer, dry_run)
 
 
 @pool.command("change")
 def pool_change(
-    session: Context,
-    name: Name,
-    description: Description = None,
-    members: Members = None,
-    tenants: Tenants = None,
-    dedicated: Dedicated = None,
-    use: Use = None,
-    others: Others = None,
-    confirm: Confirm = None,
-    cell: CellOption = None,
-    dry_run: DryRun = False,
+    session: Context, name: Name, *, options: PoolOptions, cell: CellOption = None, dry_run: DryRun = False
 ) -> None:
-    """Change a machine pool. With --dry-run, show which running tasks the change would concern."""
-    body = _fields(description, members, tenants, dedicated, use, others, confirm)
+    """Change a machine pool. With --dry-run, show which running tasks the change affects."""
+    body = options.fields()
     if not body:
         raise bad_usage("nothing to change: give an option such as --tenant", tenant="give something to change")
     return _answer(session, session.client.patch(_path(session, cell, name), body, dry_run=dry_run), dry_run)
@@ -221,28 +231,6 @@ def _changed(session: Context, cell: str | None, action: str, body: dict[str, An
     verb = "Would change" if dry_run else "Changed"
     text = f"{verb} {len(names)} of {output.number(answer['chosen'], 'machine')}"
     return session.say(answer, f"{text}: {shown}." if names else f"{text}.")
-
-
-def _fields(
-    description: str | None,
-    members: str | None,
-    tenants: list[str] | None,
-    dedicated: bool | None,
-    use: str | None,
-    others: str | None,
-    confirm: int | None,
-) -> dict[str, Any]:
-    """Return the fields of a request for the options that were given."""
-    given = {
-        "description": description,
-        "selector": members,
-        "tenants": [one for one in tenants if one] if tenants else None,
-        "dedicated": dedicated,
-        "use": use,
-        "others": others,
-        "confirm": confirm,
-    }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _path(session: Context, cell: str | None, name: str) -> str:
