@@ -177,7 +177,7 @@ def test_no_answer_to_a_chain_of_requests_is_a_surprise(role: str, callers: dict
 
     Chain.run(
         settings=settings(
-            max_examples=60 if SEARCH else 8,
+            max_examples=60 if SEARCH else 5,
             stateful_step_count=10,
             deadline=None,
             derandomize=not SEARCH,

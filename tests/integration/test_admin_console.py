@@ -122,6 +122,8 @@ def test_facts_can_not_be_edited(sre, page) -> None:
 
 def test_lists_cost_the_same_whatever_there_is_to_show(sre, world) -> None:
     furnish(world, "a")
+    for page in OURS:
+        sre.get(listed(page))  # what a process reads only once
     before = {page: queries(sre, listed(page)) for page in OURS}
     for name in ("b", "c", "d"):
         furnish(world, name)
@@ -153,7 +155,6 @@ def furnish(world, name: str) -> None:
 
 def queries(client: Client, path: str) -> int:
     cache.clear()
-    client.get(path)
     with CaptureQueriesContext(connection) as captured:
         assert client.get(path).status_code == 200
     return len(captured)
