@@ -19,6 +19,7 @@ from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import path, reverse
+from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 from django_celery_beat import admin as beat_admin
@@ -82,6 +83,12 @@ class SreSite(UnfoldAdminSite):
         colours.
         """
         return {**super().each_context(request), "colors": None}
+
+    def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> Any:
+        """Return the apps and tables that the user of the request may see, as a list that is made when a template reads
+        it. Most pages do not read it, and making it takes an eighth of the time of a page.
+        """
+        return SimpleLazyObject(partial(super().get_app_list, request, app_label))
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
         """Return the links of the sidebar that the user of the request may see. The links are grouped by task, not by
