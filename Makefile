@@ -19,7 +19,7 @@ BENCH ?=
 FILE ?=
 PYTEST_WORKERS ?= 2
 # Most tests wait for processes and clocks for a part of their time, integration tests most of all.
-PYTEST_WAITING_WORKERS ?= 3
+PYTEST_WAITING_WORKERS ?= 5
 PYTEST_INTEGRATION_WORKERS ?= 4
 # Python keeps compiled modules. Without them, each process of a test compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE

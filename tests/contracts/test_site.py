@@ -46,7 +46,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the site. `make install` has built it; build it here if a file has changed since then. The
     build fails on a link to a missing page.
     """
-    if subprocess.run(["make", "--question", ".venv/.docs"], cwd=ROOT, capture_output=True, check=False).returncode == 0:
+    built = subprocess.run(["make", "--question", ".venv/.docs"], cwd=ROOT, capture_output=True, check=False)
+    if built.returncode == 0:
         return Path(settings.WHITENOISE_ROOT, "docs")
     folder = tmp_path_factory.mktemp("site") / "docs"
     done = subprocess.run(
