@@ -18,7 +18,7 @@ DEPLOY := build/deploy
 BENCH ?=
 FILE ?=
 PYTEST_WORKERS ?= 2
-# Most tests wait for processes and clocks for a part of their time, integration tests most of all.
+# Tests of processes wait for a part of their time, the unit tests (with those of real processes) for half of it.
 PYTEST_WAITING_WORKERS ?= 5
 PYTEST_INTEGRATION_WORKERS ?= 4
 # Python keeps compiled modules. Without them, each process of a test compiles the project again.
@@ -149,10 +149,12 @@ $(VENV)/.packages: requirements.lock pyproject.toml
 	@test -x $(BIN)/python -a -x $(BIN)/pip || { \
 		$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }; }
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
-		--no-compile --require-hashes -r requirements.lock
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores; some packages have templates in Python files
+		--no-compile --no-deps --require-hashes -r requirements.lock # the file has all packages, so pip needs no search
+	@# On all cores, without what is never or hardly imported. Some packages have templates in Python files.
+	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|moto|mypyc?|pip|setuptools)/' $(VENV)/lib || true
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
 		--no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip check --disable-pip-version-check # the file has what pyproject.toml asks for
 	@touch $@
 
 $(SPARK)/.packages $(PATRONI)/.packages $(DEPLOY)/.packages: build/%/.packages: requirements-%.lock
