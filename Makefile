@@ -18,9 +18,9 @@ DEPLOY := build/deploy
 BENCH ?=
 FILE ?=
 PYTEST_WORKERS ?= 2
-# Tests of processes wait for a part of their time, the unit tests (with those of real processes) for half of it.
+# Acceptance tests wait for a third of their time, unit tests (with those of real processes) for half of it.
+PYTEST_ACCEPTANCE_WORKERS ?= 3
 PYTEST_WAITING_WORKERS ?= 5
-PYTEST_INTEGRATION_WORKERS ?= 4
 # Python keeps compiled modules. Without them, each process of a test compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-print-directory
@@ -47,11 +47,11 @@ test: install system-packages
 	@status=0; \
 	$(BIN)/python -m pytest -p no:django -p no:schemathesis -n $(PYTEST_WAITING_WORKERS) --dist worksteal -q \
 		tests/unit tests/real tests/properties || status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_INTEGRATION_WORKERS) --dist worksteal -q \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WAITING_WORKERS) --dist worksteal -q \
 		tests/integration tests/contracts --durations=25 || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -p no:schemathesis -n $(PYTEST_WORKERS) --dist worksteal -q \
 		tests/browser || status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -p no:schemathesis -n $(PYTEST_WORKERS) \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -p no:schemathesis -n $(PYTEST_ACCEPTANCE_WORKERS) \
 		--dist loadgroup -q tests/acceptance --durations=15 || status=$$?; \
 	exit $$status
 
