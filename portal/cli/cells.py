@@ -289,13 +289,18 @@ def machine_show(session: Context, hostname: Hostname, cell: CellOption = None) 
         "quarantined": ", ".join(" ".join(map(str, task.values())) for task in answer["quarantined"]),
         "joined_at": output.when(answer["joined_at"]),
     }
+    own, factor = shown.pop("machine_cpu", None), shown.pop("cpu_factor", 1)
+    if factor != 1:
+        cores = quantity("cpu", own)
+        shown["capacity"] += f" (cpu of the machine: {cores}; the factor of its platform is {factor:g})"
     return output.details(shown.items(), width=14, indent="")
 
 
 @machine.command("grow")
 def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellOption = None) -> None:
     """Let the cell use more of a machine's capacity, up to the given amounts. The attribute capacity.claimed of the
-    machine shows the capacity that the machine reported.
+    machine shows the capacity that the machine reported. CPU is in cores of the machine, before the factor of its
+    platform.
     """
     capacity = sizes.given()
     if not capacity:

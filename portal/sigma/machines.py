@@ -21,10 +21,12 @@ from portal.sigma.frame.page import page
 from portal.sigma.reads import machines as reads
 from portal.sigma.reads.machines import Load, TaskHere
 from quota.vocabulary.permissions import Action, Principal, may
-from quota.vocabulary.resources import CPU, DISK, RAM, describe
+from quota.vocabulary.resources import CPU, DISK, RAM, describe, format_number
 from scheduling.access.selectors import cell_named, machine_named
+from scheduling.core.vocabulary.requirement import POOL
 from scheduling.models import Departure, Drain, Machine
 from scheduling.models.machines import REMOVED
+from scheduling.policy.cpu_factors import ONE
 
 _TONES = {"up": "good", "draining": "wait", "down": "bad"}
 # The shortest period that the timeline covers.
@@ -48,6 +50,9 @@ def machine(request: HttpRequest, principal: Principal, cell: str, hostname: str
             (name, describe(len(row.capacity) - len(row.cell.extra_resources) + place, amount))
             for place, (name, amount) in enumerate(_extra(row))
         ],
+        "own_cpu": describe(CPU, row.machine_cpu) if row.machine_cpu is not None else "",
+        "cpu_factor": format_number(row.cpu_factor / ONE),
+        "pool": row.attributes.get(POOL, ""),
         "attributes": sorted(row.attributes.items()),
         "drain": Drain.objects.filter(machine=row).first(),
         "windows": reads.coming_windows(row.cell, row),

@@ -21,7 +21,7 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldBooleanSwitchWid
 
 from quota.admin import FactsAdmin, principal_of, vector_text
 from quota.admin.reason_forms import act_together
-from quota.vocabulary.resources import PORTS
+from quota.vocabulary.resources import CPU, PORTS, describe, format_number
 from scheduling.access.selectors import tasks_there
 from scheduling.admin.actions import row_action
 from scheduling.admin.filters import QuarantineFilter
@@ -37,6 +37,7 @@ from scheduling.machines.machines import (
     quarantine_release,
 )
 from scheduling.models import Machine
+from scheduling.policy.cpu_factors import ONE
 
 
 class DrainForm(forms.Form):
@@ -98,6 +99,7 @@ class MachineAdmin(FactsAdmin):
         "state_shown",
         "reason",
         "capacity_shown",
+        "machine_cpu_shown",
         "platform",
         "rack",
         "power_domain",
@@ -145,6 +147,10 @@ class MachineAdmin(FactsAdmin):
     def capacity_shown(self, machine: Machine) -> SafeString:
         held = [0 if r == PORTS else amount for r, amount in enumerate(machine.capacity)]  # ports have their own fields
         return vector_text(held, extra=machine.cell.extra_resources)
+
+    @display(description=gettext_lazy("CPU of the machine, and its factor"))
+    def machine_cpu_shown(self, machine: Machine) -> str:
+        return f"{describe(CPU, machine.machine_capacity[CPU])} × {format_number(machine.cpu_factor / ONE)}"
 
     @display(description=gettext_lazy("pool"))
     def pool_shown(self, machine: Machine) -> str:

@@ -9,9 +9,11 @@ from drf_spectacular.utils import extend_schema_field, inline_serializer
 from rest_framework import serializers
 
 from quota.serializers import ReadSerializer
+from quota.vocabulary.resources import CPU
 from scheduling.api.fields import MachineStateField, Quantities, Texts
 from scheduling.models import Cell, Machine
 from scheduling.policy import cell_settings
+from scheduling.policy.cpu_factors import ONE
 from scheduling.promises.promise_rules import promise_of, sentences
 
 _SETTINGS = "Settings by name. `GET cells/{cell}/settings/` lists all of them."
@@ -116,7 +118,11 @@ class CellDetailSerializer(CellSerializer):
 
 class MachineSerializer(ReadSerializer):
     state = MachineStateField()
-    capacity = Quantities()
+    capacity = Quantities(help_text="CPU in normalised milli-cores, RAM and disk in bytes.")
+    cpu_factor = serializers.SerializerMethodField(
+        help_text="How many normalised cores one core of the machine counts as: the factor of its platform."
+    )
+    machine_cpu = serializers.SerializerMethodField(help_text="CPU in milli-cores of the machine, before the factor.")
     attributes = Texts()
     set_attributes = Texts(help_text="The attributes that SREs have set.")
     tasks_running = serializers.IntegerField()
@@ -130,6 +136,8 @@ class MachineSerializer(ReadSerializer):
             "state",
             "reason",
             "capacity",
+            "cpu_factor",
+            "machine_cpu",
             "attributes",
             "set_attributes",
             "assigned_pool",
@@ -144,6 +152,12 @@ class MachineSerializer(ReadSerializer):
             "joined_at",
         ]
         read_only_fields = fields
+
+    def get_cpu_factor(self, machine: Machine) -> float:
+        return machine.cpu_factor / ONE
+
+    def get_machine_cpu(self, machine: Machine) -> int:
+        return machine.machine_capacity[CPU]
 
 
 class ReasonSerializer(serializers.Serializer[Any]):
@@ -162,7 +176,8 @@ class ConfirmSerializer(ReasonSerializer):
 class GrowSerializer(serializers.Serializer[Any]):
     capacity = serializers.DictField(
         child=serializers.JSONField(),
-        help_text="Capacity per resource, written as in job files: 64 or 256Gi. Omitted resources do not change.",
+        help_text="Capacity per resource, written as in job files: 64 or 256Gi. Omitted resources do not change. CPU is"
+        " in cores of the machine, before the factor of its platform.",
     )
 
 

@@ -14,12 +14,14 @@ from quota import records
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES
+from scheduling.cells.platform_factors import machines_normalise
 from scheduling.cells.sites import check_fields, place_new_cell
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
 from scheduling.machines.machines import publish_capacity
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
+from scheduling.policy.cpu_factors import parse_cpu_factors
 
 # Readers store the newest revision that they have read. After a restore, revisions must be higher than all of these.
 _HISTORY_GAP = 1_000_000
@@ -95,13 +97,16 @@ _SETTINGS = frozenset(cell_settings.CellSettings.__struct_fields__)
 def _set(principal: Principal, cell: Cell, new: Callable[[dict[str, Any]], dict[str, Any]]) -> Cell:
     """Store new settings of a cell. `new`: a function that computes them from the stored ones."""
     require(principal, Action.CELL_ADMIN, cell=cell.name)
-    with journal.write(cell.id, principal) as entry:
-        stored = Cell.objects.values_list("settings", flat=True).get(pk=cell.id)
-        settings = new(stored)
-        loaded = cell_settings.accept(settings)
-        if settings != stored:
-            Cell.objects.filter(pk=cell.id).update(settings=settings)
-            entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
+    with transaction.atomic():
+        with journal.write(cell.id, principal) as entry:
+            stored = Cell.objects.values_list("settings", flat=True).get(pk=cell.id)
+            settings = new(stored)
+            loaded = cell_settings.accept(settings)
+            if settings != stored:
+                Cell.objects.filter(pk=cell.id).update(settings=settings)
+                entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
+        if settings.get("cpu_factors") != stored.get("cpu_factors"):
+            machines_normalise(principal, cell, parse_cpu_factors(loaded.cpu_factors))
     cell.refresh_from_db()
     return cell
 

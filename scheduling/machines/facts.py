@@ -16,6 +16,7 @@ import msgspec
 from borglet.messages import JoinRequest
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, DISK, MAX_QUANTITY, NAMES, PORTS, RAM, as_mapping
+from scheduling.policy.cpu_factors import ONE, normalised
 
 MAX_ATTRIBUTES = 256
 # The scheduler stores the devices of a task as the bits of one number.
@@ -28,7 +29,9 @@ _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The checked facts of a machine. `capacity`: amounts of the built-in resources, then of the cell's own ones."""
+    """The checked facts of a machine. `capacity`: amounts of the built-in resources, then of the cell's own ones. Its
+    CPU is in milli-cores of the machine.
+    """
 
     hostname: str
     address: str
@@ -41,13 +44,20 @@ class Facts:
     port_high: int
 
     @classmethod
-    def of(cls, row: object) -> Facts:
-        """Return the facts in the database row of a machine: hostname, address, capacity, attributes and others."""
-        return msgspec.convert(row, cls, from_attributes=True)
+    def of(cls, row: Any) -> Facts:
+        """Return the facts in the database row of a machine: hostname, address, capacity, attributes and others. The
+        CPU of the capacity is in milli-cores of the machine.
+        """
+        facts = msgspec.convert(row, cls, from_attributes=True)
+        return dataclasses.replace(facts, capacity=tuple(row.machine_capacity))
 
-    def columns(self) -> dict[str, Any]:
-        """Return the facts as columns of the machine's row. The hostname is left out, because it never changes."""
-        return {name: getattr(self, name) for name in COLUMNS} | {"capacity": list(self.capacity)}
+    def columns(self, cpu_factor: int) -> dict[str, Any]:
+        """Return the facts as columns of the machine's row. The hostname is left out, because it never changes.
+        `cpu_factor`: the factor of the machine's platform in thousandths, with which the capacity is normalised (§5.4).
+        """
+        cpu = {"cpu_factor": cpu_factor, "machine_cpu": None if cpu_factor == ONE else self.capacity[CPU]}
+        capacity = [max(1, normalised(self.capacity[CPU], cpu_factor)), *self.capacity[1:]]
+        return {name: getattr(self, name) for name in _FACTS} | {"capacity": capacity} | cpu
 
     def as_request(self, *, extra: Sequence[str], **changed: Any) -> JoinRequest:
         """Return a request to join with these facts. `changed`: fields of the request that get other values."""
@@ -55,7 +65,8 @@ class Facts:
         return JoinRequest(token="", **facts)
 
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(Facts) if field.name != "hostname")
+_FACTS = tuple(field.name for field in dataclasses.fields(Facts) if field.name != "hostname")
+COLUMNS = (*_FACTS, "cpu_factor", "machine_cpu")
 
 
 def read_facts(

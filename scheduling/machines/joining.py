@@ -28,6 +28,8 @@ from scheduling.machines.facts import COLUMNS, Facts, read_facts, wrong_facts
 from scheduling.machines.machines import DRAINING, UP, publish_capacity
 from scheduling.models import Cell, Drain, JoinToken, Machine
 from scheduling.models.machines import REMOVED
+from scheduling.policy import cell_settings
+from scheduling.policy.cpu_factors import factor_of, parse_cpu_factors
 from scheduling.pools.membership import Membership
 
 TOKEN_PREFIX = "borg1"  # noqa: S105 - the name of the format
@@ -175,6 +177,8 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
     )
     draining = set(Drain.objects.filter(machine__in=known.values()).order_by().values_list("machine_id", flat=True))
     membership = Membership(cell.id)
+    settings = Cell.objects.values_list("settings", flat=True).get(pk=cell.id)  # under the cell's lock
+    factors = parse_cpu_factors(cell_settings.load(settings).cpu_factors)
     machines, new = [], []
     for facts, key in zip(many, keys, strict=True):
         machine = known.get(facts.hostname)
@@ -189,7 +193,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
             raise Conflict("machine-live", detail, fields={"hostname": detail})
         elif machine.state == REMOVED:
             machine.quarantined = []
-        for name, value in facts.columns().items():
+        for name, value in facts.columns(factor_of(factors, facts.platform)).items():
             setattr(machine, name, value)
         membership.apply(machine, facts.attributes)
         machine.granted = []

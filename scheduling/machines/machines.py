@@ -63,7 +63,8 @@ def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, 
 def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[str, Any]) -> Machine:
     """Set some amounts of a machine's capacity. The other amounts do not change.
 
-    `capacity`: quantities in the form of job files. Raises `Rejected` if a quantity is not valid; the error names the
+    `capacity`: quantities in the form of job files. CPU is in cores of the machine, as its Borglet reports it, and not
+    in normalised cores. Raises `Rejected` if a quantity is not valid; the error names the
     wrong field. Locks: the cell's row, then the machine's.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
@@ -76,7 +77,7 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
         raise invalid("capacity", str(error)) from error
     with locked_machine(principal, machine) as (entry, row):
         attributes = {name: value for name, value in row.attributes.items() if name != CLAIMED}
-        counts = as_mapping(row.capacity, extra=extra) | {name: amounts[name] for name in capacity}
+        counts = as_mapping(row.machine_capacity, extra=extra) | {name: amounts[name] for name in capacity}
         store_facts(entry, row, {"capacity": counts, "attributes": attributes}, extra=extra)
     return machine
 
@@ -94,9 +95,10 @@ def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[s
         raise wrong_facts(problems)
     if after.hostname != before.hostname:
         raise invalid("hostname", "the hostname of a machine cannot change; remove this field")
-    if after == before:
+    columns = after.columns(machine.cpu_factor)
+    if all(getattr(machine, name) == value for name, value in columns.items()):
         return False
-    for name, value in after.columns().items():
+    for name, value in columns.items():
         setattr(machine, name, value)
     return True
 

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from quota.models.fields import DnsLabelField, VectorField, never_negative
 from scheduling.core.vocabulary.states import MachineStatus, PoolUse
 from scheduling.models.cells import Cell
+from scheduling.policy.cpu_factors import ONE
 
 REMOVED = "removed"
 
@@ -25,6 +26,9 @@ class Machine(models.Model):
     that this database does not contain. `kept`: the capacity that the folders of ended allocs still use (`KeptAlloc`);
     the scheduler does not use this capacity. `packages`: digests of the installed packages. `granted`: the capacity
     that was accepted before the Borglet reported less; empty if it has not reported less.
+    `capacity`: its CPU is in normalised milli-cores. `cpu_factor`: the factor of the machine's platform with which
+    they were computed. `machine_cpu`: the CPU that was accepted, in milli-cores of the machine; null if the factor is
+    1. The CPU of `granted` is in milli-cores of the machine too.
     `attributes`: those that the Borglet reports, those that SREs have set, and `pool`. `set_attributes`: those of them
     that SREs have set. `hidden_attributes`: the reported values that they replace. `assigned_pool`: the pool into
     which a person has put the machine; "" if selectors of pools decide.
@@ -34,6 +38,8 @@ class Machine(models.Model):
     hostname = DnsLabelField(_("hostname"))
     address = models.GenericIPAddressField(_("address"))
     capacity = VectorField(_("capacity"))
+    cpu_factor = models.PositiveIntegerField(_("CPU factor in thousandths"), default=ONE, db_default=ONE)
+    machine_cpu = models.BigIntegerField(_("CPU in milli-cores of the machine"), null=True, blank=True)
     granted = VectorField(_("capacity accepted earlier"), default=list, db_default=[], blank=True)
     kept = VectorField(_("used by files of ended allocs"), default=list, db_default=[], blank=True)
     attributes = models.JSONField(_("attributes"), default=dict, blank=True)
@@ -86,6 +92,11 @@ class Machine(models.Model):
 
     def __str__(self) -> str:
         return str(self.hostname)
+
+    @property
+    def machine_capacity(self) -> list[int]:
+        """Return the capacity with the CPU in milli-cores of the machine, as its Borglet reports it."""
+        return list(self.capacity) if self.machine_cpu is None else [self.machine_cpu, *self.capacity[1:]]
 
 
 class Pool(models.Model):

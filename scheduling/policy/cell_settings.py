@@ -10,6 +10,7 @@ import msgspec
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.months import LEAST_METERED_DAYS
 from scheduling.core.vocabulary.reclamation_presets import PRESETS
+from scheduling.policy.cpu_factors import parse_cpu_factors
 
 _CHOICES = {
     "scorer": ("hybrid", "best-fit", "e-pvm"),
@@ -95,6 +96,10 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     rotate_secrets_s: float = 86400.0
     """A machine's secret is replaced at this age, varied at random by up to 20 %; 0: only on request."""
 
+    cpu_factors: str = ""
+    """Normalised CPU (§5.4): how many normalised cores one core of a platform counts as, for example
+    `haswell=1, skylake=1.25`. From 0.1 to 10, with at most three decimals. Other platforms count as 1."""
+
     reclamation: str = "medium"
     """How closely reservations follow usage (§5.5): off, baseline, medium or aggressive (Figure 12)."""
 
@@ -169,6 +174,10 @@ def load(settings: dict[str, object]) -> CellSettings:
     for name, known in _CHOICES.items():
         if getattr(loaded, name) not in known:
             problems[name] = f"{name} must be {' or '.join(known)}"
+    try:
+        parse_cpu_factors(loaded.cpu_factors)
+    except ValueError as error:
+        problems["cpu_factors"] = f"cpu_factors: {error}"
     if loaded.shortage_at > 1:
         problems["shortage_at"] = "shortage_at must be between 0 and 1"
     if loaded.metered_hours_keep_days < LEAST_METERED_DAYS:

@@ -22,9 +22,10 @@ class Borglet:
         runtime: str = "process",
         hostname: str = "m1",
         address: str = "127.0.0.1",
+        platform: str = "",
     ) -> None:
         self.home, self._link, self._runtime = home, link, runtime
-        self._hostname, self._address = hostname, address
+        self._hostname, self._address, self._platform = hostname, address, platform
         self.log = log or home.parent / "borglet.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._log = self.log.open("ab")
@@ -40,6 +41,7 @@ class Borglet:
             self._address,
             "--runtime",
             self._runtime,
+            *(["--platform", self._platform] if self._platform else []),
             *(["--join-token", token] if token else []),
         )
 

@@ -24,6 +24,7 @@ from borglet.messages import (
 from scheduling.link.shard.secret_rotation import Rotation
 from scheduling.link.views.flaps import FlapDamper
 from scheduling.link.views.last_report import LastReport
+from scheduling.link.views.machine_cpu import PLAIN, MachineCpu
 from scheduling.link.views.report_changes import View
 from scheduling.machines.poll_times import EarlyAnswerPace
 
@@ -95,6 +96,7 @@ class Connection:
     left: dict[TaskKey, int] = field(default_factory=dict)  # tasks that were here recently, and their ids
     shells: list[ShellGrant] = field(default_factory=list)
     flaps: FlapDamper = field(default_factory=FlapDamper)
+    cpu: MachineCpu = PLAIN  # converts between normalised CPU and that of the machine
 
     @property
     def waiting(self) -> bool:

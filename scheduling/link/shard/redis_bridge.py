@@ -85,7 +85,7 @@ class RedisBridge(RedisClient):
             age_s = now - held.heard_at
             ages.setdefault(held.cell_id, {})[held.machine_id] = age_s
             if held.last_report is not None and (measured := held.last_report.measured(held.machine_id)) is not None:
-                usages.setdefault(held.cell_id, []).append((measured, age_s))
+                usages.setdefault(held.cell_id, []).append((held.cpu.normalised_usage(measured), age_s))
         taken, shard.freshly_held = shard.freshly_held, {}
         try:
             wall = await last_contact.beat(

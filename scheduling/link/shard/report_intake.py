@@ -87,7 +87,7 @@ class ReportIntake:
         """
         now = time.time()
         wanted = [
-            TaskWindow(held.cell_id, held.machine_id, task, window)
+            TaskWindow(held.cell_id, held.machine_id, task, held.cpu.normalised_window(window))
             for window in windows
             if usage_windows.sensible(window, now) and (task := held.task_of(window.key)) is not None
         ]

@@ -286,6 +286,7 @@ class Turns:
         now = asyncio.get_running_loop().time()
         held.identities += self._identities.due(held, loaded, now, self._roster.rng)
         held.take_view(loaded.view)
+        held.cpu = loaded.cpu
         held.flaps.rebase(loaded.view, now)
         held.desired, held.down = loaded.desired, loaded.down
         held.generation = loaded.desired.generation

@@ -193,7 +193,7 @@ def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, An
     if CLAIMED in hello.attributes:
         attributes.pop(CLAIMED)
     if hello.capacity:
-        own = dict.fromkeys((*NAMES, *extra), 0) | as_mapping(machine.capacity, extra=extra)
+        own = dict.fromkeys((*NAMES, *extra), 0) | as_mapping(machine.machine_capacity, extra=extra)
         counts, claimed = counted(own | as_mapping(machine.granted, extra=extra), hello.capacity)
         facts["capacity"] = {name: own[name] for name in extra if own[name]} | counts
         attributes.pop(CLAIMED, None)
@@ -213,11 +213,11 @@ def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello])
         membership, sizes_changed = Membership(cell_id), False
         changed = []
         for machine in machines:
-            before = list(machine.capacity)
+            before, accepted = list(machine.capacity), machine.machine_capacity
             hidden = machine.hidden_attributes
             if _set_facts(machine, hellos[machine.id], membership, extra) or hidden != machine.hidden_attributes:
-                if not machine.granted and any(map(operator.lt, machine.capacity, before)):
-                    machine.granted = before
+                if not machine.granted and any(map(operator.lt, machine.machine_capacity, accepted)):
+                    machine.granted = accepted
                 changed.append(machine)
                 entry.append(machine_set_event(machine))
                 sizes_changed |= before != machine.capacity
@@ -234,9 +234,9 @@ def _store_facts(machines: Sequence[Machine]) -> None:
     # An array of SQL arrays cannot have rows of different lengths, so each vector is passed as the text of an array.
     execute(
         "UPDATE scheduling_machine AS m SET attributes = f.attributes::jsonb, capacity = f.capacity::bigint[],"
-        " granted = f.granted::bigint[], hidden_attributes = f.hidden::jsonb"
-        " FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[])"
-        " AS f(id, attributes, capacity, granted, hidden)"
+        " granted = f.granted::bigint[], hidden_attributes = f.hidden::jsonb, machine_cpu = f.machine_cpu"
+        " FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])"
+        " AS f(id, attributes, capacity, granted, hidden, machine_cpu)"
         " WHERE m.id = f.id",
         [
             [machine.id for machine in machines],
@@ -244,6 +244,7 @@ def _store_facts(machines: Sequence[Machine]) -> None:
             [_array(machine.capacity) for machine in machines],
             [_array(machine.granted) for machine in machines],
             [msgspec.json.encode(machine.hidden_attributes).decode() for machine in machines],
+            [machine.machine_cpu for machine in machines],
         ],
     )
 

@@ -32,6 +32,7 @@ from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.journal.sql import execute, query
 from scheduling.link.views import kept_allocs
 from scheduling.link.views.kept_allocs import MachineTasks, task_key
+from scheduling.link.views.machine_cpu import PLAIN, MachineCpu, machine_cpu
 from scheduling.link.views.report_changes import ExpectedTask, View, exit_mark
 from scheduling.models import Cell, JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
@@ -60,6 +61,7 @@ class Loaded:
     desired: Desired
     view: View
     rotation_asked: bool = False
+    cpu: MachineCpu = PLAIN
 
 
 class Specs:
@@ -106,7 +108,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cell = Cell.objects.annotate(epoch=Max("leases__epoch")).get(pk=cell_id)
-        columns = ("id", "session", "state", "quarantined", "rotation_asked")
+        columns = ("id", "session", "state", "quarantined", "rotation_asked", "cpu_factor")
         machines = list(Machine.objects.filter(pk__in=ids).only(*columns))
         prod = {name for (name,) in query("SELECT name FROM quota_priorityband WHERE prod")}
         running = _running(ids)
@@ -193,6 +195,9 @@ class _Row:
 
 def _loaded(machine: Machine, cell: Cell, epoch: int, here: MachineTasks) -> Loaded:
     run, stop, allocs, view = here.run, here.stop, here.allocs, here.view
+    cpu = machine_cpu(machine.cpu_factor, [*run, *allocs])
+    if cpu is not PLAIN:
+        run, allocs = [cpu.limited(task) for task in run], [cpu.limited(alloc) for alloc in allocs]
     for item in machine.quarantined:
         if item.get("release") == "stop" and (key := task_key(item["key"])) not in view.stop:
             stop.append(StopTask(key, item.get("cause", "quarantine")))
@@ -219,6 +224,7 @@ def _loaded(machine: Machine, cell: Cell, epoch: int, here: MachineTasks) -> Loa
         desired=desired,
         view=view,
         rotation_asked=machine.rotation_asked,
+        cpu=cpu,
     )
 
 

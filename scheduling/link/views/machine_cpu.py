@@ -1,0 +1,80 @@
+"""Convert CPU between the cell, which counts normalised cores (§5.4), and a machine, which has its own cores. No I/O.
+
+    limits in the desired state ── ÷ factor ──► Borglet: control groups of the tasks
+    usage of tasks, and windows ◄── × factor ── Borglet: measured CPU
+
+The shard converts, so that Borglets of every release know only the cores of their machine.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from borglet.messages import RunAlloc, RunTask, TaskKey, Usage, UsageWindow
+from quota.vocabulary.resources import CPU, NAMES
+from scheduling.policy.cpu_factors import ONE, machine_milli, normalised
+from scheduling.usage.measured import MeasuredUsage
+
+_CPU = NAMES[CPU]
+# The positions of amounts of CPU in `Usage`.
+_IN_USAGE = [n for n, name in enumerate(Usage.__struct_fields__) if name in ("cpu_milli", "throttled_milli")]
+_IN_WINDOW = ("cpu_milli", "most_cpu_milli", "random_cpu_milli", "throttled_milli")
+Instruction = TypeVar("Instruction", RunTask, RunAlloc)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCpu:
+    """Converts amounts of CPU of one machine. `factor`: that of its platform, in thousandths. `limits`: the normalised
+    limits of the tasks that should run there, in milli-cores.
+    """
+
+    factor: int = ONE
+    limits: Mapping[TaskKey, int] = field(default_factory=dict)
+
+    def limited(self, task: Instruction) -> Instruction:
+        """Return an instruction for a task or an alloc with its CPU limit in milli-cores of the machine. Tasks that
+        reserve whole cores keep their limit, because they reserve that many cores of the machine.
+        """
+        cpu = task.limit.get(_CPU, 0)
+        if not cpu or (isinstance(task, RunTask) and task.whole_cores):
+            return task
+        return msgspec.structs.replace(task, limit={**task.limit, _CPU: machine_milli(cpu, self.factor)})
+
+    def normalised_usage(self, measured: MeasuredUsage) -> MeasuredUsage:
+        """Return the usage of a machine and its tasks in normalised milli-cores."""
+        if self.factor == ONE:
+            return measured
+        figures = array("q", measured.figures)
+        for position in _IN_USAGE:
+            if position < measured.columns:
+                for place in range(position, len(figures), measured.columns):
+                    figures[place] = normalised(figures[place], self.factor)
+        return measured._replace(figures=figures)
+
+    def normalised_window(self, window: UsageWindow) -> UsageWindow:
+        """Return a window of the usage of a task in normalised milli-cores."""
+        if self.factor == ONE:
+            return window
+        limit = self.limits.get(window.key)
+        return msgspec.structs.replace(
+            window,
+            **{name: normalised(getattr(window, name), self.factor) for name in _IN_WINDOW},
+            cpu_distribution=[normalised(milli, self.factor) for milli in window.cpu_distribution],
+            cpu_tail=[normalised(milli, self.factor) for milli in window.cpu_tail],
+            limit_cpu_milli=normalised(window.limit_cpu_milli, self.factor) if limit is None else limit,
+        )
+
+
+PLAIN = MachineCpu()
+
+
+def machine_cpu(factor: int, tasks: Iterable[RunTask | RunAlloc]) -> MachineCpu:
+    """Return the conversion for a machine. `factor`: that of its platform, in thousandths. `tasks`: what should run
+    there, with normalised limits.
+    """
+    return PLAIN if factor == ONE else MachineCpu(factor, {task.key: task.limit.get(_CPU, 0) for task in tasks})

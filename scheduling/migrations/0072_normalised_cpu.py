@@ -1,0 +1,20 @@
+"""The CPU factor of machines, and their CPU before the factor."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("scheduling", "0070_broken_promises")]
+
+    operations = [
+        migrations.AddField(
+            model_name="machine",
+            name="cpu_factor",
+            field=models.PositiveIntegerField(db_default=1000, default=1000, verbose_name="CPU factor in thousandths"),
+        ),
+        migrations.AddField(
+            model_name="machine",
+            name="machine_cpu",
+            field=models.BigIntegerField(blank=True, null=True, verbose_name="CPU in milli-cores of the machine"),
+        ),
+    ]
