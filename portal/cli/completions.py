@@ -1,5 +1,5 @@
-"""Names that a shell offers after the tab key: jobs, tasks, machines, cells and tenants, as the portal knows them at
-that moment.
+"""Names that a shell offers after the tab key: jobs, tasks, services, cron jobs, workflows, templates, config files,
+secrets, machines, machine pools, cells, tenants and credits, as the portal knows them at that moment.
 
 The shell runs borgctl each time the key is pressed. If the portal does not answer soon, no names are offered.
 """
@@ -70,6 +70,41 @@ def _tasks(get: _Get, profile: Profile, incomplete: str) -> Iterable[str]:
     return (f"{name}/" for name in _jobs(get, profile, incomplete))
 
 
+def _of_kind(kind: str, text: str = "name") -> Callable[[_Get, Profile, str], Iterable[str]]:
+    """Return a function that asks for the things of a cell which begin with a text, in the form of `_jobs`. `kind`: the
+    last part of their path. `text`: the field with their name.
+    """
+
+    def found(get: _Get, profile: Profile, incomplete: str) -> Iterable[str]:
+        front, slash, prefix = incomplete.rpartition("/")
+        cell, tenant = _home(profile, front.split("/") if slash else [])
+        rows = get(f"/api/v1/cells/{part(cell)}/{kind}/", tenant=tenant, limit=_MOST)["results"]
+        names = dict.fromkeys(row[text] for row in rows)  # an ended workflow may have the name of a live one
+        return (f"{front}{slash}{name}" for name in names if name.startswith(prefix))
+
+    return found
+
+
+def _of_tenant(kind: str) -> Callable[[_Get, Profile, str], Iterable[str]]:
+    """Return a function that asks for the things of the profile's tenant whose names begin with a text. `kind`: the
+    last part of their path.
+    """
+    return lambda get, profile, incomplete: _beginning(
+        get(f"/api/v1/tenants/{part(profile.tenant)}/{kind}/", limit=_MOST), incomplete
+    )
+
+
+def _pools(get: _Get, profile: Profile, incomplete: str) -> Iterable[str]:
+    """Return the names of the machine pools of the profile's cell that begin with `incomplete`."""
+    return _beginning(get(f"/api/v1/cells/{part(profile.cell)}/pools/", limit=_MOST), incomplete)
+
+
+def _credits(get: _Get, profile: Profile, incomplete: str) -> Iterable[str]:
+    """Return the numbers of the newest credits for broken promises that begin with `incomplete`."""
+    rows = get("/api/v1/quota/credits/", limit=_MOST)["results"]
+    return (number for row in rows if (number := str(row["id"])).startswith(incomplete))
+
+
 def _machines(get: _Get, profile: Profile, incomplete: str) -> Iterable[str]:
     """Return the names of the machines of the profile's cell that begin with `incomplete`."""
     path = f"/api/v1/cells/{part(profile.cell)}/machines/"
@@ -101,3 +136,8 @@ def _home(profile: Profile, given: list[str]) -> tuple[str, str]:
 
 
 jobs, tasks, machines, cells, tenants = map(_asked, (_jobs, _tasks, _machines, _cells, _tenants))
+pools, credit_numbers = map(_asked, (_pools, _credits))
+cron_jobs, workflows, templates, services = map(
+    _asked, map(_of_kind, ("cron-jobs", "workflows", "templates", "services"))
+)
+configs, secrets = map(_asked, map(_of_tenant, ("configs", "secrets")))

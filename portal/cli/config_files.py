@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import completions, output
 from portal.cli.context import Commands, Context, DryRun, TenantOption, Yes
 from portal.cli.failure import bad_usage
 from portal.cli.output import would_be
@@ -21,7 +21,9 @@ config = Commands(
     " delete.\n\nA file is text of at most 128 KiB. It is not secret: all members of the tenant can read it."
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the config file.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the config file.", autocompletion=completions.configs)
+]
 Comment = Annotated[str, typer.Option("--comment", "-m", help="Why this version was written.")]
 NoRestart = Annotated[
     bool, typer.Option("--no-restart", help="Do not restart the jobs whose file says on_change: restart.")

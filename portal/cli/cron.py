@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import completions, output
 from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, JobReference
 from portal.cli.failure import CommandFailed
 from portal.cli.output import would_be
@@ -17,7 +17,12 @@ cron = Commands(help="Cron jobs, which submit a job again and again: list, show,
 KIND = "CronJob"
 
 Name = Annotated[
-    str, typer.Argument(metavar="CRON", help="Name of the cron job: cell/tenant/name, tenant/name or name.")
+    str,
+    typer.Argument(
+        metavar="CRON",
+        help="Name of the cron job: cell/tenant/name, tenant/name or name.",
+        autocompletion=completions.cron_jobs,
+    ),
 ]
 
 

@@ -16,7 +16,7 @@ from portal.cli.paths import part
 
 pool = Commands(help="Machine pools: write, change, list, show and delete them, and put machines into them.")
 
-Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.")]
+Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", autocompletion=completions.pools)]
 Description = Annotated[str | None, typer.Option(help="Description, shown to other people.")]
 Members = Annotated[str | None, typer.Option("--members", metavar="SELECTOR", help="Machines that match belong to it.")]
 Tenants = Annotated[

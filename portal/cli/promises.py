@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output, periods
+from portal.cli import completions, output, periods
 from portal.cli.context import CellOption, Commands, Context, DryRun, TenantOption
 from portal.cli.failure import bad_usage
 from portal.cli.output import credits_of, would_be
@@ -17,7 +17,10 @@ app = Commands()
 promise_app = Commands()
 
 _CREDITS = "/api/v1/quota/credits"
-Number = Annotated[int, typer.Argument(min=1, metavar="CREDIT", help="Number of the credit.")]
+Number = Annotated[
+    int,
+    typer.Argument(min=1, metavar="CREDIT", help="Number of the credit.", autocompletion=completions.credit_numbers),
+]
 
 
 @promise_app.command("promise")

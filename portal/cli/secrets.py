@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import completions, output
 from portal.cli.context import Commands, Context, DryRun, TenantOption, Yes
 from portal.cli.failure import bad_usage
 from portal.cli.output import would_be
@@ -22,7 +22,7 @@ secret = Commands(
     "A value can be set, but never read back. Operators set values; owners also grant and delete."
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.", autocompletion=completions.secrets)]
 Jobs = Annotated[
     str, typer.Argument(metavar="JOBS", help="Name of a job, or the beginning of names and *, such as 'shop-*'.")
 ]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import jobfile, output, service_weights
+from portal.cli import completions, jobfile, output, service_weights
 from portal.cli.apply import job_files
 from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, JobReference, Yes
 from portal.cli.failure import CommandFailed, bad_usage
@@ -23,7 +23,12 @@ service = Commands(
 )
 LABEL = "service"
 Name = Annotated[
-    str, typer.Argument(metavar="SERVICE", help="Name of the service: cell/tenant/service, tenant/service or service.")
+    str,
+    typer.Argument(
+        metavar="SERVICE",
+        help="Name of the service: cell/tenant/service, tenant/service or service.",
+        autocompletion=completions.services,
+    ),
 ]
 OfJobs = Annotated[
     list[str] | None,

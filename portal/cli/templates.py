@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import jobfile, output
+from portal.cli import completions, jobfile, output
 from portal.cli.context import CellOption, Commands, Context, DryRun, IfRevision, JobReference
 from portal.cli.failure import bad_usage
 from portal.cli.jobs import File, body_of, target_of
@@ -17,7 +17,12 @@ from portal.cli.paths import part
 template = Commands(help="Templates, which are jobs with parameters: create, list, show, delete, dispatch.")
 
 Name = Annotated[
-    str, typer.Argument(metavar="TEMPLATE", help="Name of the template: cell/tenant/name, tenant/name or name.")
+    str,
+    typer.Argument(
+        metavar="TEMPLATE",
+        help="Name of the template: cell/tenant/name, tenant/name or name.",
+        autocompletion=completions.templates,
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import completions, output
 from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, JobReference
 from portal.cli.failure import CommandFailed
 from portal.cli.output import would_be
@@ -18,7 +18,12 @@ KIND = "Workflow"
 _MOST_SHOWN = 100  # nodes that `show` prints; `--json` prints all of them
 
 Name = Annotated[
-    str, typer.Argument(metavar="WORKFLOW", help="Name of the workflow: cell/tenant/name, tenant/name or name.")
+    str,
+    typer.Argument(
+        metavar="WORKFLOW",
+        help="Name of the workflow: cell/tenant/name, tenant/name or name.",
+        autocompletion=completions.workflows,
+    ),
 ]
 
 

@@ -128,6 +128,7 @@ def test_without_a_terminal_top_prints_once_and_watch_is_rejected(server: Server
         ("borgctl logs web/", [{"index": 0}, {"index": 1}], ["web/0", "web/1"], "/jobs/ubar/web/tasks/?limit=100"),
         ("borgctl logs we", [{"name": "web"}], ["web/"], "/jobs/?tenant=ubar&prefix=we&state=live&limit=100"),
         ("borgctl machine show m", [{"hostname": "m1"}], ["m1"], "/machines/?prefix=m&limit=100"),
+        ("borgctl pool show g", [{"name": "gpu"}, {"name": "old"}], ["gpu"], "/pools/?limit=100"),
         ("borgctl kill a/b/c/d", [], [], None),
     ],
 )
