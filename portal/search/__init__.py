@@ -1,5 +1,5 @@
 """The search over jobs, tasks, machines, cells, tenants, orders, names, pages and documentation, for Sigma and the
-console.
+console. It also finds services, workflows, cron jobs, config files and machine pools (`named_things`).
 
     text ──► query (pure) ──► objects (queries) ─┐
                          └──► places (in memory) ─┴─► groups ──► pages: JSON for the palette (Ctrl-K), or HTML

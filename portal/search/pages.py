@@ -8,6 +8,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
 from portal.search import objects, places
+from portal.search.named_things import named_things
 from portal.search.query import Query, ResultGroup, arranged, parse
 from portal.sigma.frame.page import page
 from quota.vocabulary.permissions import Principal
@@ -35,7 +36,7 @@ def find(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def results(request: HttpRequest, principal: Principal, query: Query) -> list[ResultGroup]:
-    """Return the groups of results. Without a text, return only pages. Makes at most eight queries. Study cells are
+    """Return the groups of results. Without a text, return only pages. Makes at most nine queries. Study cells are
     left out: they have the machines and jobs of other cells."""
     found = [ResultGroup(_("Pages and actions"), places.pages(request, principal, query))]
     if query.text:
@@ -43,6 +44,7 @@ def results(request: HttpRequest, principal: Principal, query: Query) -> list[Re
         cells = {cell.id: cell for cell in rows}
         found = [
             ResultGroup(_("Jobs and tasks"), objects.jobs(principal, query)),
+            *named_things(principal, cells, query),
             ResultGroup(_("Machines"), objects.machines(principal, cells, query)),
             ResultGroup(_("Cells"), objects.cells_of(cells, query)),
             ResultGroup(_("Tenants"), objects.tenants(principal, query)),

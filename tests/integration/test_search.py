@@ -9,9 +9,10 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from quota.models import CellCapacity, Order
-from scheduling.models import Cell, Job, Machine
+from scheduling.models import Cell, ConfigFile, CronJob, Job, Machine, Pool, Workflow
 from tests.integration import rows
 from tests.integration.portal_world import signed_in
 from tests.integration.test_console_market import an_order
@@ -23,6 +24,7 @@ NAMES = (
     "/bns/cc/ubar/jfoo",
     "web.service.ubar.cc.borg.internal",
 )
+_NAMED = ("Services", "Workflows", "Cron jobs", "Config files", "Machine pools")
 JSON = {"headers": {"Accept": "application/json"}}
 
 
@@ -78,6 +80,37 @@ def test_a_tenants_user_finds_nothing_of_other_tenants_and_nothing_of_the_consol
         assert not [link for link in links if link.startswith("/admin/")], text
     assert "/admin/scheduling/brake/" in found(signed_in("sre"), "brakes")["Pages and actions"]
     assert Client().get("/find/", {"q": "jfoo"}, **JSON).status_code == 302
+
+
+def test_services_workflows_cron_jobs_config_files_and_pools_are_found_by_a_part_of_their_name(world) -> None:
+    now, cell, tenant = timezone.now(), world.cell, world.tenant
+    common = {"cell": cell, "tenant": tenant, "owner_name": "ann", "created_at": now, "changed_at": now}
+    CronJob.objects.create(
+        **common, name="web-report", schedule="* * * * *", time_zone="UTC", overlap="skip", catch_up_s=0, keep_runs=1,
+        template={}, tasks=1,
+    )  # fmt: skip
+    for ended_at in (now, None):  # a name may be used again
+        Workflow.objects.create(
+            **common, name="web-index", parallel=1, keep_s=1, nodes=1, nodes_left=1, ended_at=ended_at
+        )
+    ConfigFile.objects.create(tenant=tenant, name="my-web", created_by="ann", created_at=now)
+    ConfigFile.objects.create(tenant=tenant, name="old-web", created_by="ann", created_at=now, deleted_at=now)
+    for name, tenants in (("webpool", ["ubar"]), ("web-other", ["third"])):
+        Pool.objects.create(cell=cell, name=name, tenants=tenants, changed_by="sre", changed_at=now)
+    Job.objects.filter(pk=world.job.pk).update(labels={"service": "the-web"})
+    groups = found(signed_in("viewer"), "web")
+    assert {title: groups.get(title) for title in _NAMED} == {
+        "Services": ["/services/cc/ubar/the-web/"],
+        "Workflows": ["/workflows/cc/ubar/web-index/"],
+        "Cron jobs": ["/cron/cc/ubar/web-report/"],
+        "Config files": ["/tenants/ubar/configs/my-web/"],
+        "Machine pools": ["/cells/cc/"],
+    }
+    assert found(signed_in("viewer"), "ubar/web-i")["Workflows"] == ["/workflows/cc/ubar/web-index/"]
+    assert not found(signed_in("stranger"), "web").keys() & set(_NAMED)
+    pools = found(signed_in("sre"), "web")["Machine pools"]
+    assert pools == [f"/admin/scheduling/pool/?q={name}" for name in ("webpool", "web-other")]
+    assert not found(signed_in("sre"), "dd/ubar/web").keys() & set(_NAMED)
 
 
 def test_dead_jobs_removed_machines_and_study_cells_are_left_out(world) -> None:
