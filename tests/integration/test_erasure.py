@@ -27,7 +27,9 @@ from scheduling.history.erasure.identities import IdentityKind
 from scheduling.history.infrastore.derived_tables import derive
 from scheduling.journal import journal
 from scheduling.journal.sql import execute
-from scheduling.models import ArchiveFile, Cell, Erasure, Event, Job
+from scheduling.master.invariants import validate
+from scheduling.models import ArchiveFile, Cell, Erasure, Event, Job, Pool
+from scheduling.pools.pools import pool_write
 from tests.integration import rows, world
 from tests.integration.past import ago, happened, skipped_to
 
@@ -206,6 +208,34 @@ def test_the_journal_stays_append_only(job) -> None:
         setting = "on" if number else "off"
         with pytest.raises(ProgrammingError, match="append-only"), transaction.atomic():
             execute(f"SET LOCAL scheduling.erasing = '{setting}'; {statement}")
+
+
+def test_pools_name_the_pseudonym_of_an_erased_tenant(cell, machine, folder, capsys) -> None:
+    rows.a_tenant("ubar")
+    rows.a_tenant("ads")
+    pool_write(
+        principal=rows.ME,
+        cell=cell,
+        name="gpu",
+        selector="rack=r1",
+        tenants=["ubar", "ads"],
+        dedicated=True,
+        use="must",
+    )
+    checkpoint_write(cell.id)
+    planned = erase("--tenant", "ubar", "--dry-run", capsys=capsys)
+    assert (planned["events"], planned["others"], planned["checkpoints"]) == (1, 1, 1)
+    assert erase("--tenant", "ubar", capsys=capsys) == planned
+    pseudonym = Erasure.objects.get().pseudonym
+    assert Pool.objects.get().tenants == ["ads", pseudonym]
+    events = Event.objects.filter(kind="cell.pool").order_by("revision")
+    assert [sorted(event.data["tenants"]) for event in events] == [["ads", pseudonym]] * 2
+    assert validate(cell.id) == []
+    (stored,) = checkpoints_of(cell.name)
+    with stored.open() as file:
+        _, tables = read(file)
+    assert "ubar" not in str(tables["pools"].to_pylist())
+    assert Pool.objects.get().dedicated, "no other tenant gets its machines"
 
 
 def test_checkpoints_contain_no_erased_tenant(cell, machine, ann, folder, capsys) -> None:

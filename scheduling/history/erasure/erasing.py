@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,8 +37,10 @@ from scheduling.history.archive.tables import ARCHIVE_TABLES
 from scheduling.history.checkpoints import file as checkpoint_file
 from scheduling.history.checkpoints.folder import StoredCheckpoint, checkpoints_of, checkpoints_under
 from scheduling.history.erasure.identities import Identity, IdentityKind
+from scheduling.journal import journal
+from scheduling.journal.row_events import pool_event
 from scheduling.journal.sql import execute, query
-from scheduling.models import ArchiveFile, ArchiveState, Cell, Departure, Erasure, Job
+from scheduling.models import ArchiveFile, ArchiveState, Cell, Departure, Erasure, Job, Pool
 from scheduling.storage.files import DamagedFile, FileStore, NotThere
 
 log = structlog.get_logger(__name__)
@@ -103,6 +106,8 @@ class Eraser:
                 if rows := self._rows_with(file, identity):
                     found.rows, found.files = found.rows + rows, found.files + 1
             found.checkpoints += sum(_contains(stored, identity) for stored in checkpoints_of(cell.folder))
+        if kind is IdentityKind.TENANT:
+            found.others = Pool.objects.filter(tenants__contains=[name]).count()
         if kind is IdentityKind.PERSON:
             found.others = sum(
                 query(f"SELECT count(*) FROM {table} WHERE {column} = %s", [name])[0][0] for table, column in _ACTORS
@@ -128,6 +133,8 @@ class Eraser:
             for cell in cells:
                 self._erase_cell(cell, identity, done)
             self._erase_rows(identity, done)
+            if kind is IdentityKind.TENANT:
+                done.others += _leave_pools(identity, principal)
         self._at("rows")
         with records.write(principal) as entry:
             Erasure.objects.filter(pk=request.pk).update(name="", ended_at=now)
@@ -256,6 +263,22 @@ class Eraser:
             finally:
                 draft.unlink(missing_ok=True)
         self._at("checkpoint")
+
+
+def _leave_pools(identity: Identity, principal: Principal) -> int:
+    """Replace the name of a tenant in the machine pools that name it, each with an event, so that masters and the
+    replayed journal agree. Return the number of pools. A dedicated pool stays dedicated, so no other tenant gets its
+    machines. Locks the rows of the cells, one at a time.
+    """
+    found = list(Pool.objects.filter(tenants__contains=[identity.name]).order_by("cell", "id"))
+    for cell_id, pools in groupby(found, key=lambda pool: pool.cell_id):
+        with journal.write(cell_id, principal) as entry:
+            for pool in Pool.objects.select_for_update().filter(pk__in=[one.pk for one in pools]).order_by("id"):
+                names = (identity.pseudonym if name == identity.name else name for name in pool.tenants)
+                pool.tenants = sorted(set(names))
+                pool.save(update_fields=["tenants"])
+                entry.append(pool_event(pool))
+    return len(found)
 
 
 def _check_ended(name: str) -> None:

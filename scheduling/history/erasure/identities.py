@@ -28,7 +28,7 @@ class IdentityKind(StrEnum):
 # Columns and fields of JSON whose whole value is the name of a person or a tenant.
 _NAMED = {
     IdentityKind.PERSON: frozenset({"actor", "submitted_by"}),
-    IdentityKind.TENANT: frozenset({"user", "tenant", "payer"}),
+    IdentityKind.TENANT: frozenset({"user", "tenant", "payer", "tenants"}),
 }
 _FOR_PEOPLE = frozenset({"detail", "reason"})
 # Fields that describe the person who caused an event: the address from which a shell was opened.
