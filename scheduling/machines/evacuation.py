@@ -162,7 +162,7 @@ def _evict(
     with journal.write(cell_id, system("machines")) as entry:
         leaving = leaving if still is None else still()
         # A pool is not a state of a machine.
-        on = set() if cause is EvictionCause.OTHER else {task.machine_id for task in leaving}
+        on = set() if cause is EvictionCause.DEDICATED_POOL else {task.machine_id for task in leaving}
         because = _latest_states(cell_id, on)  # type: ignore[arg-type]
         evicted = transitions.tasks_evict(
             entry,
@@ -183,7 +183,7 @@ def _evict(
 def _format_eviction(task: Task, cause: EvictionCause) -> str:
     machine = task.machine
     assert machine is not None
-    if cause is EvictionCause.OTHER:
+    if cause is EvictionCause.DEDICATED_POOL:
         pool = task.pool  # type: ignore[attr-defined]
         return f"machine {machine.hostname} is in the pool {pool}, which is dedicated to other tenants"
     what = "is down" if cause is EvictionCause.MACHINE_FAILURE else "is being drained"

@@ -41,7 +41,7 @@ class PoolClearer:
             self._due = time.monotonic() + LOOK_AGAIN_S
             return 0
         return evict_within_budgets(
-            self._cell_id, self._tasks, EvictionCause.OTHER, limit=limit, patience_s=settings.drain_patience_s
+            self._cell_id, self._tasks, EvictionCause.DEDICATED_POOL, limit=limit, patience_s=settings.drain_patience_s
         )
 
     def _tasks(self) -> QuerySet[Task]:

@@ -39,6 +39,7 @@ CELL_CAUSES = (
     EvictionCause.MACHINE_FAILURE.value,
     EvictionCause.MACHINE_SHUTDOWN.value,
     EvictionCause.LOST.value,
+    EvictionCause.DEDICATED_POOL.value,
 )
 # A look counts at most this long a time before it: what was recorded before is unknown.
 LONGEST_LOOK_S = 300.0

@@ -61,6 +61,14 @@ def test_tenants_see_their_own_tasks_and_only_sums_of_the_others(world) -> None:
     assert "another tenant" not in sre
 
 
+def test_the_pool_of_the_machine_is_named(world) -> None:
+    assert "<dt>Pool</dt>" not in signed_in("viewer").get(PAGE).text
+    Machine.objects.update(attributes={"pool": "gpu"}, assigned_pool="gpu")
+    page = signed_in("viewer").get(PAGE).text
+    assert "<dt>Pool</dt><dd>gpu" in page
+    assert "assigned by a person" in page
+
+
 def test_only_sres_see_buttons_and_reasons_of_maintenance(world) -> None:
     begin = timezone.now() + dt.timedelta(days=1)
     common = {"cell": world.cell, "starts_at": begin, "ends_at": begin + dt.timedelta(hours=2), "created_at": begin}

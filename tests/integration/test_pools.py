@@ -222,7 +222,7 @@ def test_a_tenant_that_joins_a_pool_meanwhile_keeps_its_tasks(cell, machine, ten
         looks.append(1)
         return clearer._tasks()
 
-    assert evict_within_budgets(cell.id, find, EvictionCause.OTHER, limit=9, patience_s=60.0) == 0
+    assert evict_within_budgets(cell.id, find, EvictionCause.DEDICATED_POOL, limit=9, patience_s=60.0) == 0
     assert len(looks) == 2, "once again under the lock"
     pool_change(principal=rows.ME, cell=cell, name="gpu", description="the event of the change above")
 

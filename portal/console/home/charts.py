@@ -47,6 +47,7 @@ def causes() -> dict[str, str]:
         "machine-failure": _("machine failure"),
         "machine-shutdown": _("machine shutdown"),
         "out-of-resources": _("out of resources"),
+        "dedicated-pool": _("dedicated pool"),
         "other": _("other"),
     }
     return {cause: titles[cause] for cause in FIGURE_3}

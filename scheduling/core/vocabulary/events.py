@@ -333,8 +333,8 @@ class TaskEvicted(_IncarnationEvent, frozen=True, tag="task.evicted"):
     """A running task was evicted and is pending again. `gone`: whether the ports of its old incarnation are free at
     once. Otherwise, they stay in use until the event `task.gone`.
 
-    `cause`: preemption, machine-failure, machine-shutdown, out-of-resources or other (Figure 3), or update, lost or
-    failure (the task crashed too often on this machine).
+    `cause`: preemption, machine-failure, machine-shutdown, out-of-resources or other (Figure 3), or dedicated-pool (its
+    machine is in a pool for other tenants), update, lost or failure (the task crashed too often on this machine).
     """
 
     cause: str

@@ -65,6 +65,7 @@ class EvictionCause(StrEnum):
     MACHINE_FAILURE = "machine-failure"  # its machine failed or was unreachable for too long
     MACHINE_SHUTDOWN = "machine-shutdown"  # its machine was drained
     OUT_OF_RESOURCES = "out-of-resources"  # its machine was short of memory or disk
+    DEDICATED_POOL = "dedicated-pool"  # its machine is in a pool that is dedicated to other tenants
     OTHER = "other"  # the detail gives the cause, such as an alloc that left the machine
     UPDATE = "update"  # an update needs a restart on a machine that fits the new spec
     FAILURE = "failure"  # it used up its restarts on this machine

@@ -61,6 +61,7 @@ _DISRUPTIVE = frozenset(
         EvictionCause.MACHINE_FAILURE,
         EvictionCause.MACHINE_SHUTDOWN,
         EvictionCause.OUT_OF_RESOURCES,
+        EvictionCause.DEDICATED_POOL,
         EvictionCause.LOST,
     )
 )

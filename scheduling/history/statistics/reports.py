@@ -14,8 +14,9 @@ from scheduling.journal.sql import query
 from scheduling.models import Cell
 
 PARTS = ("queue", "install", "start", "total")
-# The causes of Figure 3. The others stop a task too, but the cell does not count them as evictions.
-FIGURE_3 = ("preemption", "machine-failure", "machine-shutdown", "out-of-resources", "other")
+# The causes of Figure 3, and dedicated pools, which the paper does not have. The others stop a task too, but the cell
+# does not count them as evictions.
+FIGURE_3 = ("preemption", "machine-failure", "machine-shutdown", "out-of-resources", "dedicated-pool", "other")
 MOST_PACKAGES = 100
 _Label = tuple[Figure, bool, str]
 
