@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any
 
 from django.db.models import Count, QuerySet, Sum
@@ -11,12 +12,13 @@ from prometheus_client.registry import Collector
 
 from quota import clock
 from quota.admission.published_capacity import sold_at
-from quota.models import Account, CellCapacity, NoticeDelivery, Order, OrderState, Shortfall
+from quota.models import Account, CellCapacity, NoticeDelivery, Order, OrderState, PromiseBreach, Shortfall
+from quota.models.credits import EVICTIONS, PENDING
 from quota.vocabulary.resources import NAMES
 
 
 class MarketCollector(Collector):
-    """The metrics of the market. Each scrape makes six queries. Values of zero are reported too."""
+    """The metrics of the market. Each scrape makes seven queries. Values of zero are reported too."""
 
     def collect(self) -> Iterator[Metric]:
         capacity = {row.cell: row.capacity for row in CellCapacity.objects.all()}
@@ -45,6 +47,7 @@ class MarketCollector(Collector):
             by="state",
             known=("failed", "waiting"),
         )
+        yield _breaches(capacity)
         yield GaugeMetricFamily(
             "borg_ledger_imbalance_microcredits",
             "Sum of all accounts, in micro-credits; anything but 0 is an error",
@@ -63,6 +66,19 @@ def _sold(capacity: dict[str, list[int]]) -> GaugeMetricFamily:
             if has:
                 share.add_metric([one.cell, one.band, name], sold / has)
     return share
+
+
+def _breaches(cells: Iterable[str]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(
+        "borg_promise_breaches",
+        "Hours of jobs in which a cell broke its promise, and which no invoice has credited yet",
+        labels=["cell", "kind"],
+    )
+    rows = PromiseBreach.objects.filter(settled_at=None).order_by().values_list("cell", "kind")
+    found = {(cell, kind): number for cell, kind, number in rows.annotate(n=Count("id"))}
+    for cell, kind in sorted({*found, *product(cells, (PENDING, EVICTIONS))}):
+        gauge.add_metric([cell, kind], found.get((cell, kind), 0))
+    return gauge
 
 
 def _counts(gauge: GaugeMetricFamily, rows: QuerySet[Any], *, by: str, known: Iterable[str]) -> GaugeMetricFamily:

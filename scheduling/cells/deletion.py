@@ -50,6 +50,8 @@ from scheduling.models import (
     MaintenanceWindow,
     Package,
     Pool,
+    PromisedEviction,
+    PromiseReader,
     Workflow,
 )
 from scheduling.models.machines import REMOVED
@@ -157,7 +159,7 @@ def cell_delete(*, principal: Principal, cell: Cell, confirm: str) -> Cell:
         with journal.write(cell.id, principal) as entry:
             _check_unused(cell, name)
             removed = _remove_machines(entry)
-            for model in (JoinToken, LockFile, LockSession):
+            for model in (JoinToken, LockFile, LockSession, PromiseReader, PromisedEviction):
                 model.objects.filter(cell=cell).delete()
             left = CronJob.objects.select_related("tenant").filter(cell=cell).defer("template")
             cron_jobs_remove(entry, list(left), _REASON)

@@ -3,8 +3,8 @@
     each minute: pending prod tasks + their verdicts ─► time beyond the promise ─┐
                  new events task.evicted ─► number in 30 days ─► beyond it ──────┴─► `breaches_report`
 
-One transaction contains the reports and the progress (`PromiseReader`). So a report that is interrupted, repeated or
-made by two processes counts each second and each eviction once.
+One transaction contains the reports, the notices to tenants and the progress (`PromiseReader`). So a report that is
+interrupted, repeated or made by two processes counts each second and each eviction once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from scheduling.journal import journal
 from scheduling.journal.sql import execute, query
 from scheduling.models import Cell, PendingVerdict, PromisedEviction, PromiseReader
 from scheduling.policy import cell_settings
+from scheduling.promises.breach_notices import breaches_notify, first_breaches
 from scheduling.promises.promise_rules import (
     CELL_CAUSES,
     DAYS,
@@ -122,7 +123,9 @@ def breaches_watch(cell: Cell, *, now: dt.datetime, report: Report, at_once: int
             over_quota = _over_quota(cell)
             found = [*_pending(cell, promise, own.looked_at, now), *_evicted(cell, promise, own.revision, until)]
             within = [row for row in found if (row.tenant_id, row.band) not in over_quota]
+            first = first_breaches(cell, within)
             changed += report(cell=cell.recorded_name, rows=within)
+            breaches_notify(first)
             own.revision, more = until, until < newest
             own.looked_at = max(now, own.looked_at or now) if promise.start_s else None
             own.save()

@@ -37,7 +37,19 @@ from scheduling.master import lease, schedulers, standbys
 from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
 from scheduling.master.process import MasterProcess
-from scheduling.models import ArchiveFile, Cell, Drain, Event, Job, JoinToken, Machine, MeteringHour, Package
+from scheduling.models import (
+    ArchiveFile,
+    Cell,
+    Drain,
+    Event,
+    Job,
+    JoinToken,
+    Machine,
+    MeteringHour,
+    Package,
+    PromisedEviction,
+    PromiseReader,
+)
 from scheduling.packages.store import store as package_store
 from scheduling.packages.sweep import cells_to_sweep, packages_sweep
 from scheduling.usage import metering, usage_windows
@@ -152,6 +164,10 @@ def test_a_deleted_cell_is_hidden_and_sres_read_its_history(cell, machine, ann, 
     last_contact.wakeups.client().zadd(last_contact.key("contact", cell.id), {str(machine.id): 1.0})
     emptied(cell)
     Drain.objects.create(machine=machine, began_at=timezone.now(), tasks=0)
+    PromiseReader.objects.create(cell=cell)
+    PromisedEviction.objects.create(
+        cell=cell, revision=1, seq=0, job_uid=job.uid, index=0, at=timezone.now(), cause="x"
+    )
     gone = sre.delete(f"/api/v1/cells/cc/?confirm={cell.name}").json()["name"]
     assert gone == f"cc.deleted-{cell.id}"
 
@@ -159,6 +175,8 @@ def test_a_deleted_cell_is_hidden_and_sres_read_its_history(cell, machine, ann, 
     assert validate(cell.id) == []
     row = Machine.objects.get()
     assert (row.state, row.secret_digest, Drain.objects.count(), JoinToken.objects.count()) == ("removed", "", 0, 0)
+    assert not PromiseReader.objects.exists()
+    assert not PromisedEviction.objects.exists()
     assert writer.authenticate([(row.hostname, "secret")], [cell.id]) == [None]
     assert last_contact.wakeups.client().exists(last_contact.key("contact", cell.id)) == 0
     assert (schedulers.unheld(), writer.cells([]), writer.cells(["cc"]), cell_facts()) == ([], [], [], [])

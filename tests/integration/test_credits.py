@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest_django.plugin import DjangoDbBlocker
 
+from portal.cli import jobfile
 from quota import clock
 from quota.admission import published_capacity
 from quota.billing import ledger
@@ -23,6 +24,7 @@ from quota.billing.credits.corrections import amount_now, credit_correct
 from quota.billing.credits.selectors import expected
 from quota.billing.invoices import invoice_close, invoice_draft, invoices_close_due
 from quota.billing.ledger_check import ledger_check
+from quota.metrics import MarketCollector
 from quota.models import (
     Credit,
     Invoice,
@@ -159,8 +161,25 @@ def test_pending_time_beyond_the_promise_is_reported_once(cell, job) -> None:
     assert (found.hour, found.job_uid, found.cell) == (HOUR, job.uid.hex, "cc")
     assert [int(amount) for amount in found.affected][:1] == [5 * 1000 * 180]
     assert [entry["task"] for entry in found.evidence] == [0, 1, 2, 3, 4]
+    (notice,) = Notice.objects.filter(kind="job.promise-broken")
+    assert notice.subject == "Cell cc broke its promise to job web"
+    assert "pending for longer than the cell promises, because it lacks capacity" in notice.text
+    breaches_report(cell="cc", rows=[breach(job, hour=HOUR - dt.timedelta(hours=1))])
+    samples = [one for family in MarketCollector().collect() for one in family.samples]
+    open_now = {one.labels["kind"]: one.value for one in samples if one.name == "borg_promise_breaches"}
+    assert open_now == {"pending": 2, "evictions": 0}
     assert found.evidence[0]["from"] == "2026-03-10T12:27:00.000+00:00"
     assert found.evidence[0]["until"] == "2026-03-10T12:30:00.000+00:00"
+
+
+def test_the_promise_covers_the_example(cell, job) -> None:
+    rows.grant(job.tenant, cell, "production")
+    ann = world.principal("ann", tenant=job.tenant)
+    example = world.submit(ann, cell, jobfile.read("examples/promise.yaml"), tenant=job.tenant.name)
+    pending_since(example, NOW - 62 * MINUTE, "resource")
+    for now in (NOW - 2 * MINUTE, NOW):
+        watch(cell, now)
+    assert PromiseBreach.objects.get().job == "promised"
 
 
 def test_the_promised_time_and_long_pauses_do_not_count(cell, job) -> None:
@@ -227,6 +246,8 @@ def test_evictions_beyond_the_promise_are_reported_once(cell, job) -> None:
     )
     found = PromiseBreach.objects.get()
     assert (found.kind, found.cause, found.evictions) == ("evictions", "preemption", 1)
+    (notice,) = Notice.objects.filter(kind="job.promise-broken")
+    assert "at most once in 30 days, and it was evicted again (preemption)." in notice.text
     assert [int(amount) for amount in found.affected][:1] == [2 * 1000 * 3600]
     newest = PromisedEviction.objects.latest("revision")
     assert found.evidence == [

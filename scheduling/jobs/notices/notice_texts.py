@@ -92,6 +92,12 @@ TEXTS: Mapping[str, NoticeText] = {
         many="Updates of %(number)d jobs in cell %(cell)s were rolled back",
         hint="The tasks return to the last good version. Correct the job file, and run `borgctl update FILE` again.",
     ),
+    "job.promise-broken": NoticeText(
+        one="Cell %(cell)s broke its promise to job %(job)s",
+        many="Cell %(cell)s broke its promise to %(number)d jobs",
+        hint="The next invoice pays back a part of the price. `borgctl quota credits --expected` shows how much.",
+        level="info",
+    ),
     "cron.missed": NoticeText(
         one="A run of cron job %(job)s in cell %(cell)s was not started",
         many="Runs of %(number)d cron jobs in cell %(cell)s were not started",

@@ -1,0 +1,55 @@
+"""Notifies tenants that a cell broke its promise to their jobs: once per job and day, in the transaction that reports
+the breaches.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from quota import records
+from quota.billing.credits.breach_rows import BreachRow
+from quota.models import PromiseBreach
+from quota.models.credits import PENDING
+from quota.vocabulary.permissions import system
+from scheduling.jobs.notices.sending import notices_write
+from scheduling.models import Cell, Job
+
+# A job whose promise was broken within this time before has had its notice.
+_QUIET = dt.timedelta(days=1)
+
+
+def first_breaches(cell: Cell, rows: Sequence[BreachRow]) -> dict[UUID, BreachRow]:
+    """Return the first breach of each job of which the tenant was not notified within a day, by the job's UID. Makes
+    one query, or none if `rows` is empty. Call it before the breaches are stored.
+    """
+    if not rows:
+        return {}
+    found = {row.job_uid: row for row in reversed(rows)}
+    since = min(row.hour for row in rows) - _QUIET
+    tenants = {row.tenant_id for row in rows}
+    told = PromiseBreach.objects.filter(cell=cell.recorded_name, tenant__in=tenants, job_uid__in=found, hour__gte=since)
+    for uid in told.order_by().values_list("job_uid", flat=True).distinct():
+        found.pop(uid, None)
+    return {UUID(uid): row for uid, row in found.items()}
+
+
+def breaches_notify(breaches: Mapping[UUID, BreachRow]) -> None:
+    """Write one notice per tenant and cell about these first breaches. Jobs whose rows are already in the archive are
+    left out. Locks the row of the platform's journal.
+    """
+    if not breaches:
+        return
+    jobs = list(Job.objects.select_related("cell", "tenant").filter(uid__in=list(breaches)).order_by("id"))
+    reasons = {job.pk: _reason(breaches[job.uid]) for job in jobs}
+    with records.write(system("promises")) as entry:
+        notices_write(entry, "job.promise-broken", jobs, lambda named: reasons)
+
+
+def _reason(row: BreachRow) -> str:
+    if row.kind == PENDING:
+        return "Tasks have been pending for longer than the cell promises, because it lacks capacity."
+    number = int(row.terms["evictions"])
+    times = "once" if number == 1 else f"{number} times"
+    return f"The cell promises to evict a task at most {times} in 30 days, and it was evicted again ({row.cause})."
