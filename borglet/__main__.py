@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     option("--capacity", "for example cpu=4,ram=16Gi,disk=100Gi; the Borglet measures the resources that you leave out")
     option("--rack", "name of the rack that holds this machine")
     option("--power-domain", "name of the power domain that feeds this machine")
-    option("--platform", "kind of hardware, for constraints in job files; it does not change any capacity")
+    option("--platform", "kind of hardware, for constraints in job files and for the CPU factor that the cell gives it")
     option(
         "--task-user",
         "user (name or number) of all tasks whose job file names no user; default under root: one user per tenant",

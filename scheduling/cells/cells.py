@@ -105,7 +105,8 @@ def _set(principal: Principal, cell: Cell, new: Callable[[dict[str, Any]], dict[
             if settings != stored:
                 Cell.objects.filter(pk=cell.id).update(settings=settings)
                 entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
-        if settings.get("cpu_factors") != stored.get("cpu_factors"):
+        # Machines of a study cell have the normalised capacity of their checkpoint.
+        if settings.get("cpu_factors") != stored.get("cpu_factors") and cell.study_of is None:
             machines_normalise(principal, cell, parse_cpu_factors(loaded.cpu_factors))
     cell.refresh_from_db()
     return cell

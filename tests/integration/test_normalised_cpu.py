@@ -73,6 +73,9 @@ def test_the_cpu_of_machines_is_counted_with_the_factor_of_their_platform(cell) 
     assert cpu_of("m-fast") == [(10_000, 8000)]
     with pytest.raises(Rejected, match="platform atom is named twice"):
         factors(cell, "atom=1, atom=2")
+    cell.study_of = {"cell": "other"}
+    factors(cell, "skylake=3")
+    assert cpu_of("m-fast") == [(10_000, 8000)], "a study cell keeps the capacities of its checkpoint"
 
 
 def test_a_change_of_factors_counts_machines_again_and_stops_no_task(cell, tenant, ann) -> None:
