@@ -284,15 +284,13 @@ def machine_show(session: Context, hostname: Hostname, cell: CellOption = None) 
         return output.as_json(answer)
     shown = {
         **answer,
-        "capacity": output.figures(answer["capacity"]),
+        "capacity": _capacity(answer),
         "attributes": ", ".join(f"{name}={value}" for name, value in answer["attributes"].items()),
         "quarantined": ", ".join(" ".join(map(str, task.values())) for task in answer["quarantined"]),
         "joined_at": output.when(answer["joined_at"]),
     }
-    own, factor = shown.pop("machine_cpu", None), shown.pop("cpu_factor", 1)
-    if factor != 1:
-        cores = quantity("cpu", own)
-        shown["capacity"] += f" (cpu of the machine: {cores}; the factor of its platform is {factor:g})"
+    for name in ("machine_cpu", "cpu_factor"):  # the capacity names them if they matter
+        shown.pop(name, None)
     return output.details(shown.items(), width=14, indent="")
 
 
@@ -308,7 +306,16 @@ def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellO
             "no capacity is given: use --cpu, --ram, --disk, --disk-bandwidth or --accelerators", capacity="not given"
         )
     answer = session.client.post(machine_path(session, cell, hostname, "grow"), {"capacity": capacity})
-    return session.say(answer, f"{hostname} now has the capacity {output.figures(answer['capacity'])}.")
+    return session.say(answer, f"{hostname} now has the capacity {_capacity(answer)}.")
+
+
+def _capacity(machine: dict[str, Any]) -> str:
+    """Return the capacity of a machine, with its own cores if they are not normalised ones."""
+    text, factor = output.figures(machine["capacity"]), machine.get("cpu_factor", 1)  # older portals have no factor
+    if factor == 1:
+        return text
+    own = quantity("cpu", machine["machine_cpu"])
+    return f"{text} (cpu of the machine: {own}; the factor of its platform is {factor:g})"
 
 
 @machine.command("rotate")

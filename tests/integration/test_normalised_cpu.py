@@ -198,10 +198,11 @@ def test_the_surfaces_show_normalised_cores_and_those_of_the_machine(cell, tenan
     assert (shown["capacity"]["cpu"], shown["machine_cpu"], shown["cpu_factor"]) == (10_000, 8_000, 1.25)
     shown = sre.json("machine", "show", "old-0")
     assert (shown["capacity"]["cpu"], shown["machine_cpu"], shown["cpu_factor"]) == (8_000, 8_000, 1.0)
+    assert "(cpu of the machine: 12; the factor" in sre.out("machine", "grow", "new-1", "--cpu", "12")
     browser = Client()
     browser.force_login(world.a_user("sre", sre=True))
     page = browser.get(reverse("sigma:machine", args=[cell.name, "new-0"])).text
-    assert "(the machine has 8 cores; the CPU factor of its platform is 1.25)" in page
-    assert "CPU factor" not in browser.get(reverse("sigma:machine", args=[cell.name, "old-0"])).text
+    assert '<dt>CPU of the machine</dt><dd>8 cores <span class="soft">platform factor 1.25</span></dd>' in page
+    assert "platform factor" not in browser.get(reverse("sigma:machine", args=[cell.name, "old-0"])).text
     stored = reverse("admin:scheduling_machine_change", args=[Machine.objects.get(hostname="new-0").pk])
     assert "8 cores × 1.25" in browser.get(stored).text
