@@ -238,6 +238,20 @@ def test_pools_name_the_pseudonym_of_an_erased_tenant(cell, machine, folder, cap
     assert Pool.objects.get().dedicated, "no other tenant gets its machines"
 
 
+def test_what_is_written_about_a_pool_during_an_erasure_has_no_name(cell, machine, folder) -> None:
+    rows.a_tenant("ubar")
+    pool_write(principal=rows.ME, cell=cell, name="gpu", tenants=["ubar"])
+
+    def write(step: str) -> None:
+        if step == "events":
+            checkpoint_write(cell.id)
+
+    Eraser(store(), at=write).erase(IdentityKind.TENANT, "ubar", principal=system("erase"), now=timezone.now())
+    (stored,) = checkpoints_of(cell.name)
+    with stored.open() as file:
+        assert "ubar" not in str(read(file)[1]["pools"].to_pylist())
+
+
 def test_checkpoints_contain_no_erased_tenant(cell, machine, ann, folder, capsys) -> None:
     world.submit(ann, cell, world.a_file())
     checkpoint_write(cell.id)

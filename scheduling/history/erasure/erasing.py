@@ -130,11 +130,12 @@ class Eraser:
             for number, which in [*((cell.id, f" of cell {cell.name}") for cell in cells), (USAGE_LOCK, "")]:
                 if not locks.enter_context(archive_lock(number)):
                     raise Conflict("archiver-runs", f"the archiver{which} is running; try again when it has ended")
+            if kind is IdentityKind.TENANT:
+                # First, so that checkpoints and events that are written meanwhile do not have the name.
+                done.others += _leave_pools(identity, principal)
             for cell in cells:
                 self._erase_cell(cell, identity, done)
             self._erase_rows(identity, done)
-            if kind is IdentityKind.TENANT:
-                done.others += _leave_pools(identity, principal)
         self._at("rows")
         with records.write(principal) as entry:
             Erasure.objects.filter(pk=request.pk).update(name="", ended_at=now)
