@@ -1,5 +1,5 @@
-"""Notifies tenants that a cell broke its promise to their jobs: once per job and day, in the transaction that reports
-the breaches.
+"""Notifies tenants that a cell broke its promise to their jobs: at most once per cell and day, in the transaction that
+reports the breaches.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from quota.vocabulary.permissions import system
 from scheduling.jobs.notices.sending import notices_write
 from scheduling.models import Cell, Job
 
-# A job whose promise was broken within this time before has had its notice.
+# A tenant whose promise was broken in the cell within this time before has had its notice. The rule is not per job,
+# because each run of a cron job is a job of its own.
 _QUIET = dt.timedelta(days=1)
 
 
 def first_breaches(cell: Cell, rows: Sequence[BreachRow]) -> dict[UUID, BreachRow]:
-    """Return the first breach of each job of which the tenant was not notified within a day, by the job's UID. Makes
-    one query, or none if `rows` is empty. Call it before the breaches are stored.
+    """Return the first breach of each job, by the job's UID, without those of tenants that were notified within a day.
+    Makes one query, or none if `rows` is empty. Call it before the breaches are stored.
     """
     if not rows:
         return {}
-    found = {row.job_uid: row for row in reversed(rows)}
     since = min(row.hour for row in rows) - _QUIET
     tenants = {row.tenant_id for row in rows}
-    told = PromiseBreach.objects.filter(cell=cell.recorded_name, tenant__in=tenants, job_uid__in=found, hour__gte=since)
-    for uid in told.order_by().values_list("job_uid", flat=True).distinct():
-        found.pop(uid, None)
-    return {UUID(uid): row for uid, row in found.items()}
+    earlier = PromiseBreach.objects.filter(cell=cell.recorded_name, tenant__in=tenants, hour__gte=since).order_by()
+    notified = set(earlier.values_list("tenant", flat=True).distinct())
+    return {UUID(row.job_uid): row for row in reversed(rows) if row.tenant_id not in notified}
 
 
 def breaches_notify(breaches: Mapping[UUID, BreachRow]) -> None:
     """Write one notice per tenant and cell about these first breaches. Jobs whose rows are already in the archive are
-    left out. Locks the row of the platform's journal.
+    left out.
     """
     if not breaches:
         return

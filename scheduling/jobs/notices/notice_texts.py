@@ -95,7 +95,7 @@ TEXTS: Mapping[str, NoticeText] = {
     "job.promise-broken": NoticeText(
         one="Cell %(cell)s broke its promise to job %(job)s",
         many="Cell %(cell)s broke its promise to %(number)d jobs",
-        hint="The next invoice pays back a part of the price. `borgctl quota credits --expected` shows how much.",
+        hint="If the job was charged, an invoice pays back a part. `borgctl quota credits --expected` shows how much.",
         level="info",
     ),
     "cron.missed": NoticeText(
