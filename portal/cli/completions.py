@@ -70,16 +70,16 @@ def _tasks(get: _Get, profile: Profile, incomplete: str) -> Iterable[str]:
     return (f"{name}/" for name in _jobs(get, profile, incomplete))
 
 
-def _of_kind(kind: str, text: str = "name") -> Callable[[_Get, Profile, str], Iterable[str]]:
+def _of_kind(kind: str) -> Callable[[_Get, Profile, str], Iterable[str]]:
     """Return a function that asks for the things of a cell which begin with a text, in the form of `_jobs`. `kind`: the
-    last part of their path. `text`: the field with their name.
+    last part of their path. Only the first `_MOST` of them are offered, because these lists have no prefix.
     """
 
     def found(get: _Get, profile: Profile, incomplete: str) -> Iterable[str]:
         front, slash, prefix = incomplete.rpartition("/")
         cell, tenant = _home(profile, front.split("/") if slash else [])
         rows = get(f"/api/v1/cells/{part(cell)}/{kind}/", tenant=tenant, limit=_MOST)["results"]
-        names = dict.fromkeys(row[text] for row in rows)  # an ended workflow may have the name of a live one
+        names = dict.fromkeys(row["name"] for row in rows)  # an ended workflow may have the name of a live one
         return (f"{front}{slash}{name}" for name in names if name.startswith(prefix))
 
     return found

@@ -9,19 +9,20 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import CharField, F, QuerySet, Value
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Length
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from naming.table.names import is_service
 from portal.search.query import Query, Result, ResultGroup
 from portal.sigma.reads.jobs import cron_jobs_visible, operated_jobs_visible, workflows_visible
 from quota.selectors import tenants_visible
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.core.vocabulary.states import JobState
 from scheduling.models import Cell, ConfigFile, Pool
+from scheduling.services.selectors import NAME
 
 # The most results of each kind.
 MOST = 8
@@ -44,8 +45,7 @@ def named_things(principal: Principal, cells: dict[int, Cell], query: Query) -> 
     parts = [rows for rows in _parts(principal, cells, query) if not rows.query.is_empty()]
     found: dict[str, list[Result]] = defaultdict(list)
     for row in _union(parts):
-        if row.kind != _SERVICE or is_service(row.name):
-            found[row.kind].append(_result(principal, row))
+        found[row.kind].append(_result(principal, row))
     titles = {
         _SERVICE: _("Services"),
         _WORKFLOW: _("Workflows"),
@@ -68,6 +68,7 @@ def _parts(principal: Principal, cells: dict[int, Cell], query: Query) -> Iterab
     live = operated_jobs_visible(principal).exclude(state=JobState.DEAD.value)
     label = KeyTextTransform("service", "labels")
     jobs = live.alias(label=label).filter(kind="job", labels__has_key="service", label__contains=query.job)
+    jobs = jobs.filter(label__regex=NAME.pattern)  # older releases accepted any text as the label
     yield _picked(jobs.filter(**tenant, **here), _SERVICE, **of_tenant | {"name": label})
     if not cell:
         teams = tenants_visible(principal).order_by()
@@ -75,8 +76,8 @@ def _parts(principal: Principal, cells: dict[int, Cell], query: Query) -> Iterab
         yield _picked(configs, _CONFIG, **of_tenant | {"cell": Value("")})
     pools = Pool.objects.filter(name__contains=query.job, **here)
     if not may(principal, Action.MACHINE_ADMIN):
-        own = list(principal.roles) if principal.tenant is None else [principal.tenant]
-        pools = pools.filter(tenants__overlap=own)
+        own = tenants_visible(principal).order_by().values_list("name", flat=True)
+        pools = pools.filter(tenants__overlap=ArraySubquery(own))
     if not query.tenant:
         yield _picked(pools, _POOL, **of_tenant | {"tenant": Value("")})
 

@@ -31,7 +31,7 @@ from scheduling.workflows.workflow_spec import LABEL as WORKFLOW_LABEL
 
 # The most jobs of a service that its page shows, and that a verb changes.
 MOST_JOBS = 200
-_NAME = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
+NAME = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 _RUN = re.compile(RUN_NAME)
 # Problems first.
 _ORDER = (
@@ -189,7 +189,7 @@ def service_at(cell: Cell, tenant: str, name: str) -> Service | None:
     """Return a service with at most `MOST_JOBS` live jobs, or None if it has no job or its name is not a DNS label. The
     caller has checked the permission.
     """
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         return None
     rows = Job.objects.filter(cell=cell, tenant__name=tenant, labels__contains={SERVICE_LABEL: name})
     live = rows.exclude(state=JobState.DEAD.value).alias(last=Q(labels__has_any_keys=[CRON_LABEL, WORKFLOW_LABEL]))
@@ -213,7 +213,7 @@ def services_visible(
     jobs = of_tenants(Job.objects.all(), principal, cell).order_by()
     live = jobs.exclude(state=JobState.DEAD.value).filter(labels__has_key=SERVICE_LABEL)
     # Older versions accepted any text as the label. A text that is not a DNS label is not a service.
-    live = live.alias(label=KeyTextTransform(SERVICE_LABEL, "labels")).filter(label__regex=_NAME.pattern)
+    live = live.alias(label=KeyTextTransform(SERVICE_LABEL, "labels")).filter(label__regex=NAME.pattern)
     stopped = stopped_jobs(cell).filter(job__in=jobs.values("pk"))
     if tenant:
         live, stopped = live.filter(tenant__name=tenant), stopped.filter(job__tenant__name=tenant)
