@@ -17,7 +17,7 @@ from portal.parts.meters import Meter, Share, SplitMeter, colour_of, meter, spli
 from portal.parts.tables import Column, Table
 from quota.vocabulary.resources import CPU, DISK, RAM, describe
 from scheduling.cells.capacity_reports import Point
-from scheduling.history.statistics.reports import FIGURE_3, Statistics
+from scheduling.history.statistics.reports import EVICTION_CAUSES, Statistics
 
 HOUR = dt.timedelta(hours=1)
 # Rates of evictions are drawn in thousandths.
@@ -50,7 +50,7 @@ def causes() -> dict[str, str]:
         "dedicated-pool": _("dedicated pool"),
         "other": _("other"),
     }
-    return {cause: titles[cause] for cause in FIGURE_3}
+    return {cause: titles[cause] for cause in EVICTION_CAUSES}
 
 
 def eviction_meters(periods: Sequence[tuple[str, Statistics]]) -> list[SplitMeter]:
@@ -76,7 +76,7 @@ def eviction_meters(periods: Sequence[tuple[str, Statistics]]) -> list[SplitMete
 def eviction_table(found: Statistics) -> Table:
     """Return the numbers of evictions by cause, prod and non-prod beside each other."""
     numbers = {(row.prod, row.cause): row.evictions for row in found.evictions()}
-    known = [*causes().items(), *((one, one) for _prod, one in sorted(numbers) if one not in FIGURE_3)]
+    known = [*causes().items(), *((one, one) for _prod, one in sorted(numbers) if one not in EVICTION_CAUSES)]
     rows = [(title, numbers.get((True, one), 0), numbers.get((False, one), 0)) for one, title in dict(known).items()]
     columns = (Column(_("Cause")), Column(_("Prod"), number=True), Column(_("Non-prod"), number=True))
     return Table(_("Evictions by cause"), columns, rows, Empty(""), flat=True)

@@ -16,7 +16,7 @@ from quota.models import Account, CapabilityRequest, Order, OrderState, Shortfal
 from scheduling.autoscaling import turns as autoscaling_turns
 from scheduling.cron import due_runs
 from scheduling.history.archive import retention
-from scheduling.history.statistics.reports import FIGURE_3, Statistics
+from scheduling.history.statistics.reports import EVICTION_CAUSES, Statistics
 from scheduling.maintenance.selectors import overdue_machines
 from scheduling.master.queue_health import PendingQueue
 from scheduling.models import Brake, Cell
@@ -84,7 +84,7 @@ def read_findings(
 
 def prod_evictions(one: Statistics) -> tuple[float, int]:
     """Return the evictions of prod tasks per task-week by the causes of Figure 3, and their number."""
-    number = sum(row.evictions for row in one.evictions() if row.prod and row.cause in FIGURE_3)
+    number = sum(row.evictions for row in one.evictions() if row.prod and row.cause in EVICTION_CAUSES)
     return one.eviction_rate(prod=True) or 0.0, number
 
 

@@ -16,7 +16,7 @@ from scheduling.models import Cell
 PARTS = ("queue", "install", "start", "total")
 # The causes of Figure 3, and dedicated pools, which the paper does not have. The others stop a task too, but the cell
 # does not count them as evictions.
-FIGURE_3 = ("preemption", "machine-failure", "machine-shutdown", "out-of-resources", "dedicated-pool", "other")
+EVICTION_CAUSES = ("preemption", "machine-failure", "machine-shutdown", "out-of-resources", "dedicated-pool", "other")
 MOST_PACKAGES = 100
 _Label = tuple[Figure, bool, str]
 
@@ -70,14 +70,14 @@ class Statistics:
         for prod in (True, False):
             running_s = self._tallies[Figure.RUNNING, prod, ""].total
             causes = {label for figure, of, label in self._tallies if figure is Figure.EVICTIONS and of is prod}
-            for cause in (*FIGURE_3, *sorted(causes - set(FIGURE_3))):
+            for cause in (*EVICTION_CAUSES, *sorted(causes - set(EVICTION_CAUSES))):
                 number = self._tallies[Figure.EVICTIONS, prod, cause].number
                 found.append(EvictionRate(prod, cause, number, per_task_week(number, running_s)))
         return found
 
     def eviction_rate(self, *, prod: bool) -> float | None:
         """Return the evictions per task-week of all causes in Figure 3."""
-        number = sum(one.evictions for one in self.evictions() if one.prod is prod and one.cause in FIGURE_3)
+        number = sum(one.evictions for one in self.evictions() if one.prod is prod and one.cause in EVICTION_CAUSES)
         return per_task_week(number, self._tallies[Figure.RUNNING, prod, ""].total)
 
     def starts(self) -> list[Percentiles]:

@@ -49,6 +49,8 @@ def test_windows_of_usage_keep_the_limit_that_the_task_asked_for() -> None:
     assert (found.cpu_milli, found.most_cpu_milli, found.random_cpu_milli) == (300, 600, 240)
     assert (found.throttled_milli, found.cpu_distribution, found.cpu_tail) == (120, [30] * 11, [60] * 9)
     assert (found.limit_cpu_milli, found.ram_bytes, found.limit_ram_bytes) == (1001, 7, 9)
+    earlier = msgspec.structs.replace(a_window(), limit_cpu_milli=100)
+    assert cpu.normalised_window(earlier).limit_cpu_milli == 300, "the limit was another one then"
     assert cpu.normalised_window(a_window(OTHER)).limit_cpu_milli == 1002, "it has left, so its limit is computed"
 
 
