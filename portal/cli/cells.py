@@ -133,7 +133,20 @@ def cell_set(
     answer = session.client.patch(path, {"settings": _settings(settings)}, dry_run=dry_run)
     in_force = answer["in_force"]
     shown = ", ".join(f"{name}={json.dumps(in_force[name])}" for name in _settings(settings))
-    return session.say(answer, f"The settings {'would be' if dry_run else 'are'} now {shown}.")
+    lines = [f"The settings {'would be' if dry_run else 'are'} now {shown}."]
+    if "cpu_factors" in _settings(settings):
+        lines += map(_platform, answer["platforms"])
+    return session.say(answer, "\n".join(lines))
+
+
+def _platform(row: dict[str, Any]) -> str:
+    """Return a line about the machines of one platform and their CPU factor."""
+    name = f"platform {row['platform']}" if row["platform"] else "no platform"
+    if not row["machines"]:
+        return f"  {name}, factor {row['cpu_factor']:g}: no machine has this platform"
+    own, cpu = (quantity("cpu", row[field]) for field in ("machine_cpu", "cpu"))
+    machines = output.number(row["machines"], "machine")
+    return f"  {name}, factor {row['cpu_factor']:g}: {machines}; {own} cores count as {cpu}"
 
 
 @cell.command("move")

@@ -11,6 +11,7 @@ from rest_framework import serializers
 from quota.serializers import ReadSerializer
 from quota.vocabulary.resources import CPU
 from scheduling.api.fields import MachineStateField, Quantities, Texts
+from scheduling.cells.platform_factors import PlatformCpu
 from scheduling.models import Cell, Machine
 from scheduling.policy import cell_settings
 from scheduling.policy.cpu_factors import ONE
@@ -76,11 +77,27 @@ class CellChangesSerializer(serializers.Serializer[Any]):
     )
 
 
+class PlatformSerializer(serializers.Serializer[Any]):
+    """The machines of a cell with the same platform and CPU factor."""
+
+    platform = serializers.CharField(help_text="Empty: machines without a platform.")
+    cpu_factor = serializers.SerializerMethodField(help_text="How many normalised cores one of their cores counts as.")
+    machines = serializers.IntegerField(help_text="0 if the settings name a platform that no machine has.")
+    machine_cpu = serializers.IntegerField(help_text="Their CPU, in milli-cores of the machines.")
+    cpu = serializers.IntegerField(help_text="Their CPU, in normalised milli-cores.")
+
+    def get_cpu_factor(self, platform: PlatformCpu) -> float:
+        return platform.cpu_factor / ONE
+
+
 class CellSettingsSerializer(serializers.Serializer[Any]):
-    """The settings of a cell. `stored`: those that were set. `in_force`: all settings, with default values."""
+    """The settings of a cell. `stored`: those that were set. `in_force`: all settings, with default values.
+    `platforms`: the machines by platform, with the CPU factors in force.
+    """
 
     stored = serializers.DictField(child=serializers.JSONField())
     in_force = serializers.DictField(child=serializers.JSONField())
+    platforms = PlatformSerializer(many=True)
 
 
 class PromiseSerializer(serializers.Serializer[Any]):

@@ -37,6 +37,7 @@ from scheduling.api.list_filters import OF_MACHINES, PREFIX
 from scheduling.api.task_serializers import EventSerializer
 from scheduling.cells.cells import cell_change, cell_create
 from scheduling.cells.deletion import cell_delete
+from scheduling.cells.platform_factors import platforms_of
 from scheduling.cells.sites import cell_move
 from scheduling.history.archive.reading import ArchivedEvents, archived_events_of_cell
 from scheduling.machines.credentials import machine_revoke, machine_rotate
@@ -108,7 +109,8 @@ class CellSettingsView(CellView):
 
 def _settings(cell: Cell) -> Response:
     in_force = msgspec.to_builtins(cell_settings.load(cell.settings))
-    return Response(CellSettingsSerializer({"stored": cell.settings, "in_force": in_force}).data)
+    content = {"stored": cell.settings, "in_force": in_force, "platforms": platforms_of(cell)}
+    return Response(CellSettingsSerializer(content).data)
 
 
 class CellEventsView(CellView):

@@ -72,7 +72,8 @@ def check_new(cell: Cell) -> None:
 
 
 def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> Cell:
-    """Replace a cell's settings. Equal settings change nothing. Raises `Rejected` if a setting is wrong. Locks the
+    """Replace a cell's settings. Equal settings change nothing, except that machines without the CPU factor of their
+    platform get it. Raises `Rejected` if a setting is wrong. Locks the
     cell's row.
     """
     return _set(principal, cell, lambda _: settings)
@@ -106,8 +107,9 @@ def _set(principal: Principal, cell: Cell, new: Callable[[dict[str, Any]], dict[
                 Cell.objects.filter(pk=cell.id).update(settings=settings)
                 entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
         # Machines of a study cell have the normalised capacity of their checkpoint.
-        if settings.get("cpu_factors") != stored.get("cpu_factors") and cell.study_of is None:
-            machines_normalise(principal, cell, parse_cpu_factors(loaded.cpu_factors))
+        if cell.study_of is None and machines_normalise(principal, cell, parse_cpu_factors(loaded.cpu_factors)):
+            with journal.write(cell.id, principal) as entry:  # link shards read all desired states again
+                entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
     cell.refresh_from_db()
     return cell
 

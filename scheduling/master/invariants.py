@@ -18,6 +18,8 @@ from scheduling.journal.sql import execute, query
 from scheduling.master import ended_jobs
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
+from scheduling.policy import cell_settings
+from scheduling.policy.cpu_factors import ONE, factor_of, normalised, parse_cpu_factors
 from scheduling.services.weight_checks import weight_problems
 
 Loader = Callable[[int], CellState | None]
@@ -77,9 +79,36 @@ def row_problems(cell_id: int, *, after: int) -> list[str]:
         *_ports(cell_id),
         *_allocs(cell_id),
         *_devices(cell_id),
+        *_normalised_cpu(cell_id),
         *weight_problems(cell_id),
         *ended_jobs.differences(cell_id, after=after),
     ]
+
+
+def _normalised_cpu(cell_id: int) -> list[str]:
+    """Return an error for each machine whose CPU is not that of its Borglet times the factor of its platform. Machines
+    of study cells have the normalised CPU of their checkpoint.
+    """
+    cell = Cell.objects.get(pk=cell_id)
+    if cell.study_of is not None:
+        return []
+    factors = parse_cpu_factors(cell_settings.load(cell.settings).cpu_factors)
+    rows = query(
+        "SELECT hostname, platform, cpu_factor, machine_cpu, capacity[1] FROM scheduling_machine"
+        " WHERE cell_id = %s AND state <> 'removed' AND (cpu_factor <> 1000 OR platform = ANY(%s)) ORDER BY id",
+        [cell_id, list(factors)],
+    )
+    problems = []
+    for hostname, platform, factor, own, cpu in rows:
+        wanted = factor_of(factors, platform)
+        if factor != wanted:
+            problems.append(
+                f"machine {hostname} has the CPU factor {factor / ONE:g}, and its platform has {wanted / ONE:g}; set"
+                " cpu_factors again"
+            )
+        elif own is not None and cpu != max(1, normalised(own, factor)):
+            problems.append(f"machine {hostname} has {cpu} of CPU; {own} times the factor {factor / ONE:g} is another")
+    return problems
 
 
 def _journal(state: CellState, replayed: CellState | None) -> list[str]:

@@ -17,4 +17,15 @@ class Migration(migrations.Migration):
             name="machine_cpu",
             field=models.BigIntegerField(blank=True, null=True, verbose_name="CPU in milli-cores of the machine"),
         ),
+        migrations.AddConstraint(
+            model_name="machine",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(cpu_factor=1000, machine_cpu__isnull=True),
+                    models.Q(models.Q(cpu_factor=1000, _negated=True), machine_cpu__isnull=False),
+                    _connector="OR",
+                ),
+                name="machine_cpu_with_factor",
+            ),
+        ),
     ]

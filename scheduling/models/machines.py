@@ -84,6 +84,11 @@ class Machine(models.Model):
             models.UniqueConstraint(fields=["cell", "hostname"], name="one_machine_per_hostname"),
             never_negative("capacity", "capacity_never_negative"),
             models.CheckConstraint(
+                condition=Q(cpu_factor=ONE, machine_cpu__isnull=True)
+                | (~Q(cpu_factor=ONE) & Q(machine_cpu__isnull=False)),
+                name="machine_cpu_with_factor",
+            ),
+            models.CheckConstraint(
                 condition=Q(port_low__gte=1, port_high__lte=65535, port_low__lte=F("port_high")), name="ports_in_range"
             ),
         ]

@@ -8,13 +8,14 @@ A factor is stored in thousandths, so that all amounts stay whole milli-cores. `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 ONE = 1000
 LEAST, MOST = 100, 10_000
-_LEAST, _MOST = Decimal(LEAST) / ONE, Decimal(MOST) / ONE
 MOST_PLATFORMS = 100
+_NUMBER = re.compile(r"[0-9]{1,2}(\.[0-9]{1,3})?")
 _MOST_PLATFORM_NAME = 63
 # The largest amount of a resource, as in `quota.vocabulary.resources`.
 _MOST_MILLI = 2**53
@@ -25,15 +26,16 @@ def parse_cpu_factors(text: str) -> dict[str, int]:
     ValueError if the text is wrong; the message says what to do.
     """
     factors: dict[str, int] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    parts = [part for part in (part.strip() for part in text.split(",")) if part]
+    if len(parts) > MOST_PLATFORMS:
+        raise ValueError(f"{len(parts)} platforms have a factor; name at most {MOST_PLATFORMS}")
+    for part in parts:
         platform, _, number = (piece.strip() for piece in part.rpartition("="))
         if not 1 <= len(platform) <= _MOST_PLATFORM_NAME:
             raise ValueError(f"{part[:80]!r} is not a platform and its factor; write, for example, skylake=1.25")
         if platform in factors:
             raise ValueError(f"platform {platform} is named twice; name each platform once")
         factors[platform] = _thousandths(platform, number)
-    if len(factors) > MOST_PLATFORMS:
-        raise ValueError(f"{len(factors)} platforms have a factor; name at most {MOST_PLATFORMS}")
     return factors
 
 
@@ -55,13 +57,8 @@ def factor_of(factors: Mapping[str, int], platform: str) -> int:
 
 
 def _thousandths(platform: str, number: str) -> int:
-    try:
-        factor = Decimal(number)
-    except InvalidOperation:
-        raise ValueError(f"the factor of platform {platform} is {number[:20]!r}; give a number such as 1.25") from None
-    if not factor.is_finite() or not _LEAST <= factor <= _MOST:
-        raise ValueError(f"the factor of platform {platform} is {number[:20]}; give a number from 0.1 to 10")
-    thousandths = factor * ONE
-    if thousandths != int(thousandths):
-        raise ValueError(f"the factor of platform {platform} is {number[:20]}; give at most three decimals")
-    return int(thousandths)
+    """Return a factor such as `1.25` in thousandths. Raises ValueError if it has another form, or is out of range."""
+    if not _NUMBER.fullmatch(number) or not LEAST <= (factor := int(Decimal(number) * ONE)) <= MOST:
+        wanted = "give a number from 0.1 to 10, with at most three decimals, such as 1.25"
+        raise ValueError(f"the factor of platform {platform} is {number[:20]!r}; {wanted}")
+    return factor

@@ -250,7 +250,10 @@ FIELD_TEXTS = {
     "task.slack": "Whether the task may use idle resources beyond its limit (§6.2).",
     "task.slack.cpu": "Use idle CPU beyond the limit.",
     "task.slack.ram": "Use idle memory beyond the limit. Such a task is killed first when memory is short.",
-    "task.whole_cores": "Keep whole cores free of other latency-sensitive tasks. `limit.cpu` must be a whole number.",
+    "task.whole_cores": (
+        "Keep whole cores of the machine free of other latency-sensitive tasks, whatever the CPU factor of its"
+        " platform. `limit.cpu` must be a whole number."
+    ),
     "task.weight": (
         "Share of the clients that find the job by name, 0 to 65535. 0: the task serves only if no other task does."
     ),

@@ -21,8 +21,9 @@ from scheduling.journal.sql import query
 from scheduling.link.shard import writer
 from scheduling.machines import machines
 from scheduling.machines.joining import join_token_issue, machines_join
-from scheduling.master.invariants import validate
+from scheduling.master.invariants import replay_journal, validate
 from scheduling.master.loop import Master
+from scheduling.master.snapshot import load_state
 from scheduling.models import Event, Machine, Task
 from scheduling.usage import live_usage
 from scheduling.usage.usage_windows import TABLE
@@ -76,6 +77,7 @@ def test_the_cpu_of_machines_is_counted_with_the_factor_of_their_platform(cell) 
     cell.study_of = {"cell": "other"}
     factors(cell, "skylake=3")
     assert cpu_of("m-fast") == [(10_000, 8000)], "a study cell keeps the capacities of its checkpoint"
+    factors(cell, "skylake=1.25, atom=0.5")
 
 
 def test_a_change_of_factors_counts_machines_again_and_stops_no_task(cell, tenant, ann) -> None:
@@ -98,6 +100,15 @@ def test_a_change_of_factors_counts_machines_again_and_stops_no_task(cell, tenan
     Master(cell.id).run(0.0)
     assert not Task.objects.filter(job__name="more", machine=slow).exists()
     assert Task.objects.filter(job__name="more", state="running").count() == 5
+    state, replayed = load_state(cell.id), replay_journal(cell.id)
+    assert replayed is not None
+    assert state.diff(replayed) == []
+    # A process of the release before has written a machine without its factor.
+    Machine.objects.filter(hostname="m-fast").update(cpu_factor=1000, machine_cpu=None)
+    assert any("m-fast has the CPU factor 1, and its platform has 2" in problem for problem in validate(cell.id))
+    Machine.objects.filter(hostname="m-fast").update(capacity=[4000, *slow.capacity[1:]])
+    factors(cell, "atom=0.5, skylake=2")
+    assert cpu_of("m-fast") == [(8000, 4000)], "the same text repairs it"
     factors(cell, None)
     after = {one.hostname: (one.capacity, one.machine_cpu, one.cpu_factor) for one in Machine.objects.all()}
     assert after == before
@@ -122,7 +133,7 @@ def test_a_machine_gets_limits_and_reports_usage_in_its_own_cores() -> None:
             assert run.limit["cpu"] == 80
             now = int(time.time()) // 300 * 300 - 300
             window = UsageWindow(
-                key, now, 300, 60, 400, 400, 400, [400] * len(QUANTILES), [400] * len(TAIL), 7, 8, 400, 9
+                key, now, 300, 60, 400, 400, 400, [400] * len(QUANTILES), [400] * len(TAIL), 7, 8, 80, 9
             )
             machine.report(
                 poll, ran(key, usage=Usage(cpu_milli=200, processes=1)), usage=Usage(cpu_milli=800), windows=[window]
@@ -191,7 +202,11 @@ def test_the_surfaces_show_normalised_cores_and_those_of_the_machine(cell, tenan
     machines_join([join_request(spec, {}, token, ports=(20000, 29999)) for spec in fleet])
     assert "factor" not in sre.out("machine", "show", "new-0")
     message, _ = sre.failing("cell", "set", "cpu_factors=skylake=fast")
-    assert "the factor of platform skylake is 'fast'; give a number such as 1.25" in message
+    assert "the factor of platform skylake is 'fast'; give a number from 0.1 to 10" in message
+    shown = sre.out("cell", "set", "cpu_factors=haswell=1, skylake=1.25, skylke=2", "--dry-run")
+    assert "platform skylake, factor 1.25: 2 machines; 16 cores count as 20" in shown
+    assert "platform skylke, factor 2: no machine has this platform" in shown
+    assert Machine.objects.filter(cpu_factor=1000).count() == 4
     sre.out("cell", "set", "cpu_factors=haswell=1, skylake=1.25")
     assert "(cpu of the machine: 8; the factor of its platform is 1.25)" in sre.out("machine", "show", "new-0")
     shown = sre.json("machine", "show", "new-0")

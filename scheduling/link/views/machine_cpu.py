@@ -60,7 +60,7 @@ class MachineCpu:
         """Return a window of the usage of a task in normalised milli-cores."""
         if self.factor == ONE:
             return window
-        limit = self.limits.get(window.key)
+        limit = self._asked_limit(window)
         return msgspec.structs.replace(
             window,
             **{name: normalised(getattr(window, name), self.factor) for name in _IN_WINDOW},
@@ -68,6 +68,12 @@ class MachineCpu:
             cpu_tail=[normalised(milli, self.factor) for milli in window.cpu_tail],
             limit_cpu_milli=normalised(window.limit_cpu_milli, self.factor) if limit is None else limit,
         )
+
+    def _asked_limit(self, window: UsageWindow) -> int | None:
+        """Return the limit that the task asked for, or None if it has left, or had another limit in this window."""
+        limit = self.limits.get(window.key)
+        same = limit is not None and window.limit_cpu_milli in (limit, machine_milli(limit, self.factor))
+        return limit if same else None
 
 
 PLAIN = MachineCpu()
