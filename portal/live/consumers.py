@@ -19,12 +19,15 @@ from django.db import DatabaseError
 from naming.table.names import ServiceName
 from portal.live.callers import principal_of_session, shortened
 from portal.live.hub import Hub, Viewer, hub
+from portal.live.map_changes import MapTopic
 from portal.live.page_changes import Behind, MachinesTopic, TasksTopic, Topic
 from portal.live.watch_limits import watch_begin
+from portal.sigma.cell_map import shown_job
 from portal.sigma.reads.jobs import job_named
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import cell_named
+from scheduling.cell_map.scopes import scope_of
 from scheduling.services.selectors import service_named
 
 log = structlog.get_logger(__name__)
@@ -147,6 +150,20 @@ class MachinesPage(LivePage):
 
     def topic(self, principal: Principal, **names: str) -> Topic:
         return MachinesTopic(cell_named(principal, names["cell"]).id)
+
+
+class MapPage(LivePage):
+    """The WebSocket of the map of a cell. If the rights of the user change, it closes, because its messages show what
+    the user could see when the page was opened.
+    """
+
+    def topic(self, principal: Principal, **names: str) -> Topic:
+        cell = cell_named(principal, names["cell"])
+        job = shown_job(principal, cell, self._query("job"))
+        topic = MapTopic(cell.id, scope_of(principal, cell), job.id if job is not None else None)
+        if self.viewer is not None and self.viewer.topic != topic:
+            raise Rejected("rights-changed", "your rights have changed; reload the page", status=403)
+        return topic
 
 
 class TasksPage(LivePage):

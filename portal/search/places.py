@@ -35,7 +35,12 @@ def _places(request: HttpRequest, principal: Principal) -> Iterator[Result]:
     for section in SECTIONS:
         for link in section.links:
             yield Result(str(link.title), _("page"), reverse(f"sigma:{link.name}"))
-    for title, name in ((_("Buy quota"), "shop"), (_("Create a token"), "tokens"), (_("Run a query"), "sql")):
+    for title, name in (
+        (_("Buy quota"), "shop"),
+        (_("Create a token"), "tokens"),
+        (_("Run a query"), "sql"),
+        (_("Show the machines on a map"), "map"),
+    ):
         yield Result(title, _("action"), reverse(f"sigma:{name}"))
     if not (request.user.is_staff and may(principal, Action.PLATFORM_ADMIN)):
         return

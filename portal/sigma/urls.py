@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.sigma import cells, home, machines, names, notices, services, sign_in, tokens
+from portal.sigma import cell_map, cells, home, machines, names, notices, services, sign_in, tokens
 from portal.sigma.history import event, past_cell
 from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update, why, workflows
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, promise_credits, quota
@@ -25,6 +25,9 @@ urlpatterns = [
     path("", home.home, name="home"),
     path("cells/", cells.cell_list, name="cells"),
     path("cells/<str:cell>/", cells.cell, name="cell"),
+    path("map/", cell_map.chosen, name="map"),
+    path("cells/<str:cell>/map/", cell_map.cell_map, name="cell-map"),
+    path("cells/<str:cell>/map/data/", cell_map.data, name="cell-map-data"),
     path("cells/<str:cell>/machines/<str:hostname>/", machines.machine, name="machine"),
     path("cells/<str:cell>/at/", past_cell.moment, name="moment"),
     path("cells/<str:cell>/events/<str:place>/", event.event, name="event"),

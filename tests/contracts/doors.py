@@ -342,6 +342,7 @@ DOORS = (
     # jobs
     Door("get", "api/v1/cells/{cell}/jobs/", ALL),
     Door("get", "api/v1/cells/{cell}/jobs:usage", ALL),
+    Door("get", "api/v1/cells/{cell}/map/", ALL),
     Door(
         "post",
         "api/v1/cells/{cell}/jobs/",

@@ -50,6 +50,7 @@ SECTIONS: tuple[Section, ...] = (
         _("Cells"),
         (
             NavigationLink("cells", _("Cells"), ("cell", "machine", "moment", "event")),
+            NavigationLink("map", _("Cell map"), ("cell-map", "cell-map-data")),
             NavigationLink("sql", _("SQL"), ("sql-delete",)),
         ),
     ),

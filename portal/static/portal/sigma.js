@@ -112,6 +112,7 @@
     apply(message) {
       for (const [id, html] of Object.entries(message.rows || {})) this.replace(id, html, true);
       for (const [id, html] of Object.entries(message.parts || {})) this.replace(id, html, false);
+      if (message.machines) this.element.dispatchEvent(new CustomEvent("live:machines", { detail: message }));
       this.revision = Math.max(this.revision, message.revision);
       this.announce();
       this.scheduleReread();
@@ -138,12 +139,17 @@
       this.lastResync = Date.now();
       this.held = [];
       try {
-        const fresh = (await readPage()).querySelector(`[data-live-region="${this.name}"]`);
-        if (fresh) {
-          swap(this.element, document.adoptNode(fresh));
-          this.revision = Number(this.element.dataset.revision);
-          this.announce();
-          this.scheduleReread();
+        if (this.element.hasAttribute("data-live-reads")) {
+          // The script of this region reads its data, and returns their revision.
+          this.revision = await this.element.readAgain();
+        } else {
+          const fresh = (await readPage()).querySelector(`[data-live-region="${this.name}"]`);
+          if (fresh) {
+            swap(this.element, document.adoptNode(fresh));
+            this.revision = Number(this.element.dataset.revision);
+            this.announce();
+            this.scheduleReread();
+          }
         }
       } catch (error) {
         console.warn("The live page could not be read again:", error);
@@ -158,6 +164,7 @@
       this.status.classList.toggle("on", how === "on");
       this.status.classList.toggle("off", how === "off");
       this.status.querySelector("[data-live-text]").textContent = text;
+      this.element.dispatchEvent(new CustomEvent("live:status", { detail: how }));
     }
 
     // Announce a summary to screen readers, at most every ANNOUNCE_EVERY_MS, instead of every row.

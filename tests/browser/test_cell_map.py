@@ -1,0 +1,71 @@
+"""Tests of the map of a cell in a browser: keys lead to the page of a machine, and changes appear without a reload."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.accessibility import faults
+from tests.browser.conftest import sign_in
+from tests.browser.looks import look_at
+from tests.integration import portal_world, rows
+
+
+def count(page: Page, title: str) -> str:
+    """Return the number of machines of an entry of the legend."""
+    found = page.get_by_role("list", name="Legend").get_by_role("listitem").filter(has_text=title)
+    return found.locator(".soft").text_content()
+
+
+def test_a_machine_is_found_with_keys_and_a_change_appears_without_a_reload(page, world) -> None:
+    for number in range(40):
+        rows.a_machine(world.cell, f"node-{number:02}", rack=f"rack-{number % 4}")
+    sign_in(page)
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="Cells").click()
+    page.get_by_role("link", name="Cell map").click()
+    page.wait_for_url("**/cells/cc/map/")
+    expect(page.locator("[data-map]:not([aria-busy])")).to_be_visible()
+    expect(page.locator("[data-live-status].on")).to_be_visible()
+    page.evaluate("window.marked = true")
+    groups = page.get_by_role("region", name="Groups of machines")
+    expect(groups.get_by_role("row", name="rack-2")).to_contain_text("10")
+
+    page.get_by_label("Colour by").select_option("state")
+    assert count(page, "up") == "41"
+    rows.machine_down(world.machine)
+    legend = page.get_by_role("list", name="Legend").get_by_role("listitem").filter(has_text="down")
+    expect(legend).to_contain_text("1")
+    assert count(page, "up") == "40"
+    assert page.evaluate("window.marked === true")
+    assert faults(page) == []
+
+    page.get_by_label("Find a machine").focus()
+    page.keyboard.type("node-1")
+    page.keyboard.press("Enter")
+    canvas = page.get_by_role("application", name="Map of the machines of cell cc")
+    expect(canvas).to_be_focused()
+    tip = page.locator("[data-map-tip]")
+    expect(tip).to_contain_text("node-10")
+    expect(page.locator("[data-map-spoken]")).to_contain_text("node-10: State up, Rack rack-2")
+    for key in ("ArrowRight", "ArrowLeft", "PageDown", "+", "-", "0", "Home"):
+        page.keyboard.press(key)
+        expect(tip).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    page.keyboard.press("End")
+    expect(tip).to_contain_text("node-39")
+    look_at(page, "cell-map")
+    canvas.focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/cells/cc/machines/node-39/")
+
+    page.get_by_role("link", name="Show on the map").click()
+    expect(tip).to_contain_text("node-39")
+    portal_world.place(world.job, 1, rows_machine("node-39"))
+    expect(tip).to_contain_text("1, of which 1 are yours")
+
+
+def rows_machine(hostname: str):
+    from scheduling.models import Machine
+
+    return Machine.objects.get(hostname=hostname)
