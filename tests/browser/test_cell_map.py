@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
+from scheduling.models import Machine
 from tests.browser.accessibility import faults
 from tests.browser.conftest import sign_in
 from tests.browser.looks import look_at
@@ -61,11 +62,5 @@ def test_a_machine_is_found_with_keys_and_a_change_appears_without_a_reload(page
 
     page.get_by_role("link", name="Show on the map").click()
     expect(tip).to_contain_text("node-39")
-    portal_world.place(world.job, 1, rows_machine("node-39"))
+    portal_world.place(world.job, 1, Machine.objects.get(hostname="node-39"))
     expect(tip).to_contain_text("1, of which 1 are yours")
-
-
-def rows_machine(hostname: str):
-    from scheduling.models import Machine
-
-    return Machine.objects.get(hostname=hostname)

@@ -188,8 +188,9 @@ def test_the_number_of_queries_does_not_grow(world) -> None:
         return len(found)
 
     kept_maps.maps.read(world.cell)
-    portal_world.place(world.job, 1, world.machine)
+    job = rows.a_job(world.cell, world.tenant, "wide", tasks=6)
+    portal_world.place(job, 0, world.machine, port=21_000)
     few = queries()
-    for number in range(5):
-        portal_world.place(world.job, 2 + number, rows.a_machine(world.cell, f"more-{number}"))
+    for number in range(1, 6):
+        portal_world.place(job, number, rows.a_machine(world.cell, f"more-{number}"))
     assert queries() == few <= 8
