@@ -43,6 +43,7 @@ BENCHES = {
     "checkpoint": "tests.bench.checkpoint",
     "moment": "tests.bench.moment",
     "peers": "tests.bench.peers",
+    "map": "tests.bench.cell_map",
     "sql": "tests.bench.sql",
     "cron": "tests.bench.cron",
     "workflow": "tests.bench.workflow",
