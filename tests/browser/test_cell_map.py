@@ -39,7 +39,7 @@ def test_a_machine_is_found_with_keys_and_a_change_appears_without_a_reload(page
     assert page.evaluate("window.marked === true")
     assert faults(page) == []
 
-    page.get_by_label("Find a machine").focus()
+    page.get_by_role("searchbox", name="Find a machine").focus()
     page.keyboard.type("node-1")
     page.keyboard.press("Enter")
     canvas = page.get_by_role("application", name="Map of the machines of cell cc")

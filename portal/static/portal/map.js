@@ -433,7 +433,8 @@
     if (!data) return;
     const text = find("query").value.trim().toLowerCase();
     const all = text ? view.plan.order.filter((place) => machines.name[place].toLowerCase().includes(text)) : [];
-    all.sort((a, b) => (machines.name[b].toLowerCase() === text) - (machines.name[a].toLowerCase() === text));
+    const exact = (place) => machines.name[place].toLowerCase() === text;
+    all.sort((a, b) => exact(b) - exact(a) || mapCanvas.compare(machines.name[a], machines.name[b]));
     match = text === searched ? (match + 1) % Math.max(all.length, 1) : 0;
     searched = text;
     if (!all.length) {

@@ -240,5 +240,5 @@ const mapCanvas = (() => {
     }
   }
 
-  return { layout, View };
+  return { layout, compare, View };
 })();
