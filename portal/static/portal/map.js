@@ -478,6 +478,7 @@
     if (!data) return;
     const fits = view.isWhole;
     if (view.resize()) arrange(fits);
+    if (!tip.hidden) showTip(view.chosen);
     draw();
   }).observe(canvas);
   box.readAgain = readAll;
