@@ -22,12 +22,12 @@ from portal.live.hub import Hub, Viewer, hub
 from portal.live.map_changes import MapTopic
 from portal.live.page_changes import Behind, MachinesTopic, TasksTopic, Topic
 from portal.live.watch_limits import watch_begin
-from portal.sigma.cell_map import shown_job
 from portal.sigma.reads.jobs import job_named
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import cell_named
-from scheduling.cell_map.scopes import scope_of
+from scheduling.cell_map.kept_maps import maps
+from scheduling.cell_map.scopes import scope_of, shown_job
 from scheduling.services.selectors import service_named
 
 log = structlog.get_logger(__name__)
@@ -161,8 +161,11 @@ class MapPage(LivePage):
         cell = cell_named(principal, names["cell"])
         job = shown_job(principal, cell, self._query("job"))
         topic = MapTopic(cell.id, scope_of(principal, cell), job.id if job is not None else None)
-        if self.viewer is not None and self.viewer.topic != topic:
-            raise Rejected("rights-changed", "your rights have changed; reload the page", status=403)
+        if self.viewer is None:
+            maps.read(cell)  # the thread of the hub then reads only changes
+        elif isinstance(shown := self.viewer.topic, MapTopic) and shown != topic:
+            what = "your rights have changed" if shown.scope != topic.scope else "the job was submitted again"
+            raise Rejected("map-changed", f"{what}; reload the page", status=403)
         return topic
 
 

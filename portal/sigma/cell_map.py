@@ -11,12 +11,11 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_GET
 
 from portal.sigma.frame.page import cell_names, page
-from quota.vocabulary.errors import Rejected, invalid
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
-from scheduling.access.selectors import cell_named, cells_visible, job_named
-from scheduling.cell_map.columns import encoded_map, encoded_usage
-from scheduling.cell_map.scopes import scope_of
-from scheduling.models import Cell, Job
+from scheduling.access.selectors import cell_named, cells_visible
+from scheduling.cell_map.columns import encoded_map, encoded_measurements
+from scheduling.cell_map.scopes import scope_of, shown_job
 
 GROUPINGS = {"rack": _("rack"), "power_domain": _("power domain"), "site": _("site"), "platform": _("platform")}
 COLOURS = {
@@ -70,6 +69,7 @@ def cell_map(request: HttpRequest, principal: Principal, cell: str) -> HttpRespo
         "problem": problem,
         "machine": request.GET.get("machine", "")[:63],
         "group": group if group in GROUPINGS else "rack",
+        "resource": request.GET.get("resource", ""),
         "colour": colour if colour in colours else ("job" if job is not None else "allocation"),
     }
     return render(request, "sigma/map.html", context, status=problem.status if problem else 200)
@@ -78,13 +78,13 @@ def cell_map(request: HttpRequest, principal: Principal, cell: str) -> HttpRespo
 @page
 @require_GET
 def data(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
-    """Return the machines of a cell as JSON, as the REST endpoint `map/` does. URL parameters: `job`, and `part=usage`
-    for only the usage of the machines.
+    """Return the machines of a cell as JSON, as the REST endpoint `map/` does. URL parameters: `job`, and
+    `part=measured` for only the usage and the reservations.
     """
     row = cell_named(principal, cell)
     scope = scope_of(principal, row)
-    if request.GET.get("part") == "usage":
-        content = encoded_usage(row, scope)
+    if request.GET.get("part") == "measured":
+        content = encoded_measurements(row, scope)
     else:
         content = encoded_map(row, scope, shown_job(principal, row, request.GET.get("job", "")))
     answer = HttpResponse(content, content_type="application/json")
@@ -92,23 +92,13 @@ def data(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
     return answer
 
 
-def shown_job(principal: Principal, cell: Cell, name: str) -> Job | None:
-    """Return the job of the name `tenant/job`, or None if `name` is empty. Raises `Rejected` for another name, and
-    `NotFound` if the job does not exist or the user may not see it.
-    """
-    if not name:
-        return None
-    tenant, separator, job = name.partition("/")
-    if not separator:
-        raise invalid("job", gettext("%s is not the name of a job; write it as tenant/name") % name[:80])
-    return job_named(principal, cell, tenant, job)
-
-
 def map_texts() -> dict[str, Any]:
     """Return the texts that the script of the map shows. Words in braces are replaced there."""
     return {
         "cores": gettext("{n} cores"),
         "unknown": gettext("not known"),
+        "unknownOwn": gettext("no usage of your tasks is known"),
+        "otherBand": gettext("no band"),
         "upTo": gettext("up to {high}"),
         "below": gettext("less than {high}"),
         "between": gettext("{low} to {high}"),
@@ -126,7 +116,7 @@ def map_texts() -> dict[str, Any]:
         "powerDomain": gettext("Power domain"),
         "platform": gettext("Platform"),
         "tasks": gettext("Tasks"),
-        "ownTasks": gettext("{n}, of which {own} are yours"),
+        "ownTasks": gettext("{n} (yours: {own})"),
         "limits": {"cpu": gettext("CPU limits"), "ram": gettext("RAM limits")},
         "reservations": {"cpu": gettext("CPU reserved"), "ram": gettext("RAM reserved")},
         "ownReservations": {"cpu": gettext("CPU reserved by your tasks"), "ram": gettext("RAM reserved by your tasks")},

@@ -10,12 +10,9 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 
-from quota.vocabulary.errors import invalid
-from scheduling.access import selectors
 from scheduling.api.base import CellView
 from scheduling.cell_map.columns import encoded_map
-from scheduling.cell_map.scopes import scope_of
-from scheduling.models import Cell, Job
+from scheduling.cell_map.scopes import scope_of, shown_job
 
 
 class MapBandSerializer(serializers.Serializer[Any]):
@@ -98,16 +95,9 @@ class CellMapView(CellView):
     def get(self, request: Request, cell: str) -> HttpResponse:
         """Return all machines of a cell with their capacity, limits, reservations and usage, as columns."""
         found = self.cell(cell)
-        content = encoded_map(found, scope_of(self.principal, found), self._job(found, request))
+        content = encoded_map(
+            found,
+            scope_of(self.principal, found),
+            shown_job(self.principal, found, request.query_params.get("job", "")),
+        )
         return HttpResponse(content, content_type="application/json")
-
-    def _job(self, cell: Cell, request: Request) -> Job | None:
-        given = request.query_params.get("job", "")
-        if not given:
-            return None
-        tenant, separator, name = given.partition("/")
-        if not separator:
-            raise invalid(
-                "job", f"the value {given[:80]!r} is not accepted; give the tenant and the job as tenant/name"
-            )
-        return selectors.job_named(self.principal, cell, tenant, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import NamedTuple
 
@@ -20,8 +21,10 @@ log = structlog.get_logger(__name__)
 
 # An older sample is not shown.
 FRESH_S = 60.0
-# Borglets report every few seconds. The samples of the cell that was read last are read again after this time.
+# Borglets report every few seconds. The samples of a cell are read again after this time.
 KEEP_S = 5.0
+# The samples of a cell of 10,000 machines take 8 MB.
+MOST_CELLS = 4
 
 
 class MachineUsage(NamedTuple):
@@ -33,13 +36,13 @@ class MachineUsage(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    cell_id: int
     until: float
     machines: NDArray[np.int64]
     rows: NDArray[np.void]
 
 
-_kept: list[_Kept] = []
+_kept: dict[int, _Kept] = {}
+_lock = threading.Lock()
 
 
 def usage_of(cell_id: int, scope: MapScope) -> MachineUsage:
@@ -63,11 +66,21 @@ def usage_of(cell_id: int, scope: MapScope) -> MachineUsage:
 
 
 def _samples(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-    """Return the recent samples of a cell, and the machine of each. Reads Redis at most every `KEEP_S` seconds."""
-    now = time.monotonic()
-    for kept in _kept:
-        if kept.cell_id == cell_id and now < kept.until:
-            return kept.machines, kept.rows
+    """Return the recent samples of a cell, and the machine of each. Reads Redis at most every `KEEP_S` seconds, in one
+    thread at a time.
+    """
+    with _lock:
+        now = time.monotonic()
+        kept = _kept.get(cell_id)
+        if kept is None or now >= kept.until:
+            machines, rows = _read_samples(cell_id)
+            while len(_kept) >= MOST_CELLS:
+                del _kept[next(iter(_kept))]
+            kept = _kept[cell_id] = _Kept(now + KEEP_S, machines, rows)
+        return kept.machines, kept.rows
+
+
+def _read_samples(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
     try:
         at, rows = live_usage.read_cell(cell_id)
     except redis.RedisError as error:
@@ -79,6 +92,4 @@ def _samples(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
     begin = int(firsts[0]) if len(firsts) else len(rows)
     machines, rows = np.repeat(-rows["task_id"][firsts], sizes), rows[begin:]
     recent = rows["at"] >= at - FRESH_S
-    machines, rows = machines[recent], rows[recent]
-    _kept[:] = [_Kept(cell_id, now + KEEP_S, machines, rows)]
-    return machines, rows
+    return machines[recent], rows[recent]

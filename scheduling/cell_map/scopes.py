@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quota.selectors import tenants_visible
+from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.models import Cell
+from scheduling.access.selectors import job_named
+from scheduling.models import Cell, Job
 
 
 class MapScope(NamedTuple):
@@ -32,3 +34,15 @@ def scope_of(principal: Principal, cell: Cell) -> MapScope:
     if principal.tenant is None and (principal.sre or principal.has(CapabilityKind.ANY_JOB, cell.name)):
         return MapScope(None, False)
     return MapScope(frozenset(tenants_visible(principal).values_list("id", flat=True)), False)
+
+
+def shown_job(principal: Principal, cell: Cell, name: str) -> Job | None:
+    """Return the job of the name `tenant/job`, or None if `name` is empty. Raises `Rejected` for another name, and
+    `NotFound` if the job does not exist or the caller may not see it.
+    """
+    if not name:
+        return None
+    tenant, separator, job = name.partition("/")
+    if not separator:
+        raise invalid("job", f"{name[:80]!r} is not the name of a job; write it as tenant/name")
+    return job_named(principal, cell, tenant, job)

@@ -63,4 +63,4 @@ def test_a_machine_is_found_with_keys_and_a_change_appears_without_a_reload(page
     page.get_by_role("link", name="Show on the map").click()
     expect(tip).to_contain_text("node-39")
     portal_world.place(world.job, 1, Machine.objects.get(hostname="node-39"))
-    expect(tip).to_contain_text("1, of which 1 are yours")
+    expect(tip).to_contain_text("1 (yours: 1)")

@@ -18,6 +18,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
+def no_kept_maps():
+    """Let the process forget the maps of cells. A test whose rows were rolled back may have read them."""
+    from scheduling.cell_map.kept_maps import maps
+
+    maps.forget()
+
+
+@pytest.fixture(autouse=True)
 def no_remembered_partitions():
     """Let the process forget the hours whose partitions of usage it has made. An archiver of another test, which runs
     in this process too, may have dropped them.

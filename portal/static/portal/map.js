@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const POLL_MS = 5000, USAGE_MS = 10000, TABLE_MS = 1000, STEP = 1.25;
+  const POLL_MS = 5000, MEASURED_MS = 10000, TABLE_MS = 1000, MOST_QUEUED = 100, STEP = 1.25;
   const box = document.querySelector("[data-map]");
   if (!box) return;
   const find = (name) => box.querySelector(`[data-map-${name}]`);
@@ -11,7 +11,7 @@
   const chosenGroup = find("group"), chosenColour = find("colour"), chosenResource = find("resource");
   const number = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 1 });
   const view = new mapCanvas.View(canvas);
-  let data = null, machines = null, places = new Map(), kinds = [], queued = [], colours = {}, frame = 0, tableAt = 0, tableLater = 0, live = false, ended = false;
+  let data = null, machines = null, places = new Map(), kinds = [], queued = [], colours = {}, frame = 0, tableAt = 0, tableLater = 0, live = false, ended = false, reading = 0, underWay = 0, againLater = 0;
 
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_whole, name) => values[name]);
   const cores = (milli) => fill(texts.cores, { n: number.format(milli / 1000) });
@@ -25,21 +25,22 @@
   function readColours() {
     const style = getComputedStyle(document.documentElement), token = (name) => style.getPropertyValue(name).trim();
     colours = { ground: token("--ground"), paper: token("--paper"), line: token("--line"), text: token("--text"), ink: token("--ink") };
-    for (const name of ["map-1", "map-2", "map-3", "map-4", "map-5", "map-6", "map-none", "good-bar", "wait-bar", "bad-bar", "accent", "plot-1", "plot-2", "plot-3", "plot-4"]) colours[name] = token(`--${name}`);
+    for (const name of ["map-1", "map-2", "map-3", "map-4", "map-5", "map-6", "map-none", "good-bar", "wait-bar", "bad-bar", "accent", "plot-1", "plot-2", "plot-3", "plot-4", "plot-5", "plot-6"]) colours[name] = token(`--${name}`);
   }
 
   // Return the kinds of machines in the legend, and which of them each machine is: {kinds: [{colour, title, mark}], of}.
   function colouring() {
     const resource = chosenResource.value, unit = resource === "cpu" ? 1000 : 1024;
     const steps = (limits, title) => [1, 2, 3, 4, 5, 6].map((step) => ({ colour: `map-${step}`, title: title(limits[step - 2], limits[step - 1], step) }));
-    const unknown = { colour: "map-none", title: texts.unknown }, down = { colour: "bad-bar", title: texts.states.down, mark: "cross" };
+    const unknown = { colour: "map-none", title: data.own && chosenColour.value !== "allocation" ? texts.unknownOwn : texts.unknown }, down = { colour: "bad-bar", title: texts.states.down, mark: "cross" };
     const shares = [20, 40, 60, 80, 100];
-    const ofShare = (values) => ({
+    // Tenants see reservations and usage of their own tasks only, so a machine without such a task has no amount.
+    const ofShare = (values, own = data.own) => ({
       kinds: [...steps(shares, (low, high) => low === undefined ? fill(texts.upTo, { high: `${high} %` }) : high === undefined ? fill(texts.above, { low: `${low} %` }) : fill(texts.between, { low: `${low} %`, high: `${high} %` })), unknown, down],
       of: (place) => {
         if (machines.state[place] === "down") return 7;
         const size = capacity(place, resource), value = values[place];
-        if (!size || value === null) return 6;
+        if (!size || value === null || (own && !machines.own_tasks[place])) return 6;
         const step = shares.findIndex((limit) => 100 * value <= limit * size);
         return step < 0 ? 5 : step;
       },
@@ -71,8 +72,11 @@
       }
       case "band":
         return {
-          kinds: [...data.bands.map((band, step) => ({ colour: `plot-${step + 1}`, title: band.name })), { colour: "map-none", title: data.own ? texts.noOwnTasks : texts.noTasks, small: true }],
-          of: (place) => (machines.priority[place] < 0 ? data.bands.length : Math.max(0, bandOf(machines.priority[place]))),
+          kinds: [...data.bands.map((band, step) => ({ colour: `plot-${Math.min(step, 4) + 1}`, title: band.name })), { colour: "plot-6", title: texts.otherBand }, { colour: "map-none", title: data.own ? texts.noOwnTasks : texts.noTasks, small: true }],
+          of: (place) => {
+            const band = bandOf(machines.priority[place]), bands = data.bands.length;
+            return machines.priority[place] < 0 ? bands + 1 : band < 0 ? bands : band;
+          },
         };
       case "job":
         return {
@@ -80,7 +84,7 @@
           of: (place) => (machines.job_tasks?.[place] ? 0 : 1),
         };
       default:
-        return ofShare(column("limit", resource));
+        return ofShare(column("limit", resource), false);
     }
   }
 
@@ -125,27 +129,69 @@
 
   // Read the whole map. Return its revision.
   async function readAll() {
-    const fresh = await read();
-    const kept = data && view.chosen >= 0 ? machines.name[view.chosen] : null, before = data && machines.id.join();
+    const mine = ++reading;
+    if (!underWay) queued = [];
+    underWay++;
+    let fresh;
+    try {
+      fresh = await read();
+    } finally {
+      underWay--;
+    }
+    if (mine !== reading && data) return data.revision; // a later reading follows
+    const first = !data, kept = data && view.chosen >= 0 ? machines.name[view.chosen] : null, before = data && machines.id.join();
     data = fresh;
     machines = data.machines;
     places = new Map(machines.id.map((id, place) => [id, place]));
-    const same = before === machines.id.join() && view.plan;
-    if (!same) arrange(!view.plan);
+    if (before !== machines.id.join() || !view.plan) arrange(!view.plan);
+    else regroup();
     if (kept) view.chosen = machines.name.indexOf(kept);
-    const waiting = queued;
-    queued = [];
-    for (const message of waiting) take(message);
+    if (view.chosen < 0) hideTip();
+    for (const message of queued.slice()) take(message);
     colourAll();
     showFresh();
     showTable();
+    find("empty").hidden = machines.id.length > 0;
+    if (first) {
+      box.removeAttribute("aria-busy");
+      find("status").textContent = "";
+      goToFirst();
+    }
     return data.revision;
   }
 
+  // Go to the machine in the address of the page.
+  function goToFirst() {
+    const name = box.dataset.mapFirst;
+    if (!name) return;
+    const place = machines.name.indexOf(name);
+    if (place >= 0) goTo(place);
+    else find("status").textContent = fill(texts.noMatch, { text: name });
+  }
+
+  // Read the whole map again soon, because machines are new or have other facts.
+  function readAgainSoon() {
+    againLater ||= setTimeout(() => {
+      againLater = 0;
+      readAll().catch((error) => console.warn("The map could not be read again:", error));
+    }, 1000 + 1000 * Math.random());
+  }
+
+  const same = ([id, name, rack, domain, platform, cpu, ram]) => {
+    const place = places.get(id);
+    if (place === undefined) return false;
+    const { racks, power_domains: domains, platforms, capacities } = data.texts, size = capacities[machines.capacity[place]];
+    return machines.name[place] === name && racks[machines.rack[place]] === rack && domains[machines.power_domain[place]] === domain &&
+      platforms[machines.platform[place]] === platform && size[0] === cpu && size[1] === ram;
+  };
+
   // Apply a message of the live region: the state and the sums of the machines that have changed.
   function take(message) {
-    if (!data) return queued.push(message);
+    // Messages that come while the map is being read are applied to what is read, too.
+    if (underWay && queued.length < MOST_QUEUED && queued.at(-1) !== message) queued.push(message);
+    if (!data) return;
     if (message.revision <= data.revision) return;
+    if (message.facts && !message.facts.every(same)) readAgainSoon();
     data.revision = message.revision;
     const { id: ids = [], ...columns } = message.machines;
     ids.forEach((id, row) => {
@@ -159,18 +205,22 @@
     if (view.chosen >= 0 && !tip.hidden && ids.includes(machines.id[view.chosen])) showTip(view.chosen);
   }
 
-  async function readUsage() {
-    if (document.hidden || !data) return;
+  // Usage and reservations have no messages. They are read again while they are shown.
+  async function readMeasured() {
+    if (document.hidden || !data || ended) return;
     try {
-      const { machines: found } = await read("usage"), known = new Map(found.id.map((id, row) => [id, row]));
-      for (const name of ["usage_cpu_milli", "usage_ram_mib"]) {
-        machines[name] = machines.id.map((id) => (known.has(id) ? found[name][known.get(id)] : null));
+      const { machines: found } = await read("measured"), known = new Map(found.id.map((id, row) => [id, row]));
+      for (const name in found) {
+        if (name !== "id") machines[name] = machines.id.map((id, place) => (known.has(id) ? found[name][known.get(id)] : machines[name][place]));
       }
-      if (chosenColour.value === "usage") colourAll();
+      if (isMeasured()) colourAll();
+      if (!tip.hidden) showTip(view.chosen);
     } catch (error) {
       console.warn("The usage of the machines could not be read:", error);
     }
   }
+
+  const isMeasured = () => ["usage", "reservation"].includes(chosenColour.value);
 
   function showFresh() {
     find("time").textContent = new Intl.DateTimeFormat(document.documentElement.lang || "en", { timeStyle: "medium" }).format(new Date());
@@ -193,6 +243,13 @@
     view.move(0, 0);
     touches();
     buildTable();
+  }
+
+  // Take over changed names and facts of the same machines, if the groups stay as they are.
+  function regroup() {
+    const { keys, titles } = groupsOf();
+    const kept = view.plan.groups.every((group) => group.machines.every((place) => titles[keys[place]] === group.title));
+    if (!kept) arrange(false);
   }
 
   const share = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
@@ -253,7 +310,7 @@
   }
 
   // ---- one machine --------------------------------------------------------------------------------------------
-  const link = (place) => box.dataset.mapMachine.replace("-machine-", encodeURIComponent(machines.name[place]));
+  const link = (place) => box.dataset.mapMachine.replace("~", encodeURIComponent(machines.name[place]));
 
   function facts(place) {
     const of = (what, resource) => {
@@ -276,9 +333,7 @@
   }
 
   function showTip(place) {
-    const title = document.createElement("a"), list = document.createElement("dl");
-    title.href = link(place);
-    title.tabIndex = -1;
+    const title = document.createElement("strong"), list = document.createElement("dl");
     title.textContent = machines.name[place];
     for (const [term, text] of facts(place)) {
       const pair = document.createElement("div"), dt = document.createElement("dt"), dd = document.createElement("dd");
@@ -385,8 +440,9 @@
     else choose(place);
   });
   canvas.addEventListener("pointercancel", (event) => pointers.delete(event.pointerId));
-  canvas.addEventListener("pointerleave", () => {
-    if (document.activeElement !== canvas) choose(-1);
+  canvas.addEventListener("pointerleave", (event) => {
+    // After a touch, this event follows at once.
+    if (event.pointerType === "mouse" && document.activeElement !== canvas) choose(-1);
   });
   canvas.addEventListener("focus", () => {
     if (data && view.chosen < 0 && canvas.matches(":focus-visible") && view.plan.order.length) choose(view.plan.order[0]);
@@ -457,10 +513,11 @@
       const address = new URL(location.href);
       address.searchParams.set("group", chosenGroup.value);
       address.searchParams.set("colour", chosenColour.value);
+      address.searchParams.set("resource", chosenResource.value);
       history.replaceState(null, "", address);
       if (!data) return;
       if (field === chosenGroup) arrange(true);
-      if (chosenColour.value === "usage") readUsage();
+      if (isMeasured()) readMeasured();
       colourAll();
     });
   }
@@ -485,20 +542,17 @@
   box.addEventListener("live:machines", (event) => take(event.detail));
   box.addEventListener("live:status", (event) => {
     live = event.detail === "on";
+    ended ||= event.detail === "ended";
   });
-  readAll().then(() => {
-    const place = box.dataset.mapFirst ? machines.name.indexOf(box.dataset.mapFirst) : -1;
-    if (place >= 0) goTo(place);
-    box.removeAttribute("aria-busy");
-  }).catch((error) => {
+  readAll().catch((error) => {
     console.warn("The map could not be read:", error);
     find("status").textContent ||= texts.failed;
   });
   // Without a connection for changes, the map is read again and again.
   setInterval(() => {
-    if (!live && !ended && !document.hidden) readAll().catch((error) => console.warn("The map could not be read again:", error));
+    if ((!live || !data) && !ended && !document.hidden) readAll().catch((error) => console.warn("The map could not be read again:", error));
   }, POLL_MS);
   setInterval(() => {
-    if (chosenColour.value === "usage") readUsage();
-  }, USAGE_MS);
+    if (isMeasured() || !tip.hidden) readMeasured();
+  }, MEASURED_MS);
 })();

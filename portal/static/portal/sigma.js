@@ -86,7 +86,7 @@
     closed(event) {
       this.seq = null;
       if (event.code >= 4400 && event.code < 4500 && event.code !== TOO_MANY) {
-        this.showStatus("off", `${this.status.dataset.textClosed}: ${event.reason}`);
+        this.showStatus("off", `${this.status.dataset.textClosed}: ${event.reason}`, "ended");
         return;
       }
       this.showStatus("off", this.status.dataset.textWaiting);
@@ -112,7 +112,7 @@
     apply(message) {
       for (const [id, html] of Object.entries(message.rows || {})) this.replace(id, html, true);
       for (const [id, html] of Object.entries(message.parts || {})) this.replace(id, html, false);
-      if (message.machines) this.element.dispatchEvent(new CustomEvent("live:machines", { detail: message }));
+      if (message.machines && !message.resync) this.element.dispatchEvent(new CustomEvent("live:machines", { detail: message }));
       this.revision = Math.max(this.revision, message.revision);
       this.announce();
       this.scheduleReread();
@@ -160,11 +160,11 @@
       for (const message of held) if (message.revision > this.revision) this.apply(message);
     }
 
-    showStatus(how, text) {
+    showStatus(how, text, detail = how) {
       this.status.classList.toggle("on", how === "on");
       this.status.classList.toggle("off", how === "off");
       this.status.querySelector("[data-live-text]").textContent = text;
-      this.element.dispatchEvent(new CustomEvent("live:status", { detail: how }));
+      this.element.dispatchEvent(new CustomEvent("live:status", { detail }));
     }
 
     // Announce a summary to screen readers, at most every ANNOUNCE_EVERY_MS, instead of every row.
