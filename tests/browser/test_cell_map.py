@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
+import pytest
 from playwright.sync_api import Page, expect
 
-from scheduling.models import Machine
+from scheduling.cell_map import kept_maps
+from scheduling.journal import journal
+from scheduling.models import Machine, Task
+from scheduling.tasks.reservations import reservations_set
 from tests.browser.accessibility import faults
 from tests.browser.conftest import sign_in
 from tests.browser.looks import look_at
@@ -64,3 +71,38 @@ def test_a_machine_is_found_with_keys_and_a_change_appears_without_a_reload(page
     expect(tip).to_contain_text("node-39")
     portal_world.place(world.job, 1, Machine.objects.get(hostname="node-39"))
     expect(tip).to_contain_text("1 (yours: 1)")
+
+    _reservations_are_read_again(world)
+
+    # A finger has no hover: the first tap shows the facts, and the second one opens the page.
+    origin, state = page.url.split("/cells/")[0], page.context.storage_state()
+    fingers = page.context.browser.new_context(base_url=origin, has_touch=True, storage_state=state)
+    phone = fingers.new_page()
+    phone.goto("/cells/cc/map/?group=site&colour=state")
+    expect(phone.locator("[data-map]:not([aria-busy])")).to_be_visible()
+    box = phone.get_by_role("application").bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    phone.touchscreen.tap(*middle)
+    expect(phone.locator("[data-map-tip]")).to_be_visible()
+    phone.touchscreen.tap(*middle)
+    phone.wait_for_url("**/cells/cc/machines/*/")
+    fingers.close()
+
+
+def _reservations_are_read_again(world) -> None:
+    """Check that a thread reads new reservations, and that readers do not wait for it. The rows must be committed."""
+    task = Task.objects.filter(machine__isnull=False).first()
+    world.cell.refresh_from_db()
+    kept = kept_maps.KeptMaps()
+    kept.read(world.cell)
+    with journal.write(world.cell.id, rows.ME) as entry:
+        wanted = np.array([[7, 2**21, 2**22]])
+        reservations_set(entry, np.array([task.id]), np.array([task.incarnation], np.int32), wanted)
+    world.cell.refresh_from_db()
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(kept_maps, "RENEW_S", -1.0)
+        assert kept.read(world.cell).reserved
+    until = time.monotonic() + 60
+    while (found := kept.read(world.cell)).reserved and time.monotonic() < until:
+        time.sleep(0.05)
+    assert 7 in found.sums["reservation_cpu"].tolist()
