@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from django.db import transaction
@@ -26,6 +28,14 @@ def dry_run(request: Request | HttpRequest) -> bool:
     if given not in (*_NO, "1", "true"):
         raise invalid("dry_run", f"the value {given[:20]!r} does not switch dry runs on or off; give 1 or 0")
     return given not in _NO
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Run the `with` block, and roll back what it has changed."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
 
 
 class RehearsedView(APIView):

@@ -44,6 +44,7 @@ from scheduling.api import (
 
 _config = [
     path("", config_files.ConfigFileView.as_view(), name="config-file"),
+    path("plan/", config_files.ConfigPlanView.as_view(), name="config-file-plan"),
     path("content/", config_files.ConfigContentView.as_view(), name="config-file-content"),
     path("diff/", config_files.ConfigDiffView.as_view(), name="config-file-diff"),
     path("rollback/", config_files.ConfigRollbackView.as_view(), name="config-file-rollback"),
@@ -87,6 +88,7 @@ _cron_job = [
 ]
 _template = [
     path("", templates.TemplateView.as_view(), name="template"),
+    path("plan/", templates.TemplatePlanView.as_view(), name="template-plan"),
     path("dispatch/", templates.DispatchView.as_view(), name="template-dispatch"),
 ]
 _workflow = [

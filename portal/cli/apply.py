@@ -1,15 +1,16 @@
-"""`borgctl apply FOLDER`: bring the jobs and cron jobs in a folder to the state that their files describe, as from a
-Git repository.
+"""`borgctl apply FOLDER`: bring jobs, cron jobs, workflows, templates and config files to the state that the files of a
+folder describe, as from a Git repository.
 
-    files ─► plan of each job ─► what changes, with all problems ─► confirmation ─► alloc sets, jobs, then kills
+    files ─► plan of each file ─► what changes, with all problems ─► confirmation ─► changes, then pruning
 
-Each job gets the label `applied-by`, by which `--prune` finds jobs whose file is gone. A change is made only if the job
-still has the revision of its plan.
+Each object gets the label `applied-by`, by which `--prune` finds objects whose file is gone. A change is made only if
+the object is still as it was in the plan. `apply_kinds` has the kinds of files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,29 +18,28 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import jobfile, output
+from portal.cli.apply_kinds import ALLOC_SET, CONFIG, JOB, KINDS, PLACES, Kind, read
 from portal.cli.context import Commands, Context, DryRun, JobReference, Yes, label
-from portal.cli.cron import KIND as CRON
-from portal.cli.cron import CronReference
 from portal.cli.failure import BAD_USAGE, CommandFailed, bad_usage
-from portal.cli.jobs import body_of, target_of
-from portal.cli.workflows import KIND as WORKFLOW
 
 app = Commands()
-LABEL = "applied-by"
 SUFFIXES = (".jsonnet", ".yaml", ".yml", ".json")
 MOST_FILES = 10_000
-_ALLOC_SET, _TEMPLATE = "AllocSet", "Template"
+_MOST_LINES = 40  # of the changes of one file that are printed; `--json` prints all of them
 # Codes of rejections because of a job in `after`.
 _OF_DEPENDENCIES = ("no-such-dependency", "dependency-missed")
+# The fields of a file that name a config file.
+_OF_CONFIGS = re.compile(r"(.*\.)?configs\[\d+\]\.name")
 # Codes of errors that no change of a file mends.
 _NOT_OF_THE_FILE = ("not-authenticated", "authentication-failed", "unreachable", "bad-token")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A job file. `plan`: the API's answer about what would change."""
+    """A file. `plan`: the API's answer about what would change."""
 
     file: Path
+    kind: Kind
     job: JobReference
     body: dict[str, Any]
     plan: dict[str, Any]
@@ -49,79 +49,89 @@ class Wanted:
         return bool(self.plan["outcome"] != "unchanged")
 
     @property
-    def is_alloc_set(self) -> bool:
-        return self.body.get("kind") == _ALLOC_SET
+    def is_new(self) -> bool:
+        return bool(self.plan["outcome"] == "submitted")
 
 
 @app.command()
 def apply(
     session: Context,
-    folder: Annotated[Path, typer.Argument(help="Folder with job files, also in folders below it.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder with files of jobs, alloc sets, cron jobs, workflows, templates and config files, also in"
+            " folders below it."
+        ),
+    ],
     owner: Annotated[
-        str, typer.Option(help="Value of the label `applied-by` of these jobs. Default: the name of the folder.")
+        str, typer.Option(help="Value of the label `applied-by` of these objects. Default: the name of the folder.")
     ] = "",
     prune: Annotated[
         bool,
         typer.Option(
-            "--prune", help="Also kill live jobs, and delete cron jobs, with this label that have no file any more."
+            "--prune",
+            help="Also end what has this label and no file any more: kill live jobs, cancel live workflows, and delete"
+            " cron jobs, templates and config files.",
         ),
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Submit and update all jobs and cron jobs whose files are in FOLDER. Shows what would change, and asks before
-    anything changes.
+    """Submit and update everything whose file is in FOLDER. Shows what would change, and asks before anything changes.
 
-    If a file is wrong or its job would be rejected by itself, nothing changes.
+    If a file is wrong or would be rejected by itself, nothing changes.
     """
     if prune and not owner:
-        raise bad_usage("--prune kills jobs with the label of an owner; give --owner NAME", owner="is missing")
+        raise bad_usage("--prune ends jobs with the label of an owner; give --owner NAME", owner="is missing")
     if session.json and not (yes or dry_run):
         raise bad_usage("--json prints no question; give --yes or --dry-run", yes="is missing")
     owner = label(owner or folder.resolve().name, "owner")
     wanted = _planned(session, folder, owner)
     spare = _spare(session, owner, wanted)
-    rows = [*map(_row, wanted), *({"job": str(job), "change": _end(job), "file": ""} for job in spare if prune)]
-    if not dry_run and any(row["change"] != "unchanged" for row in rows):
+    rows = [*map(_row, wanted), *(_spare_row(kind, job) for kind, job in spare if prune)]
+    number = sum(row["change"] != "unchanged" for row in rows)
+    if not dry_run and number:
         if not session.json:
             _show(rows)
         if not yes:
             output.sure("Make these changes?")
         _change(session, wanted, spare if prune else [])
         if not session.json:
-            output.say(f"Done: {output.number(sum(row['change'] != 'unchanged' for row in rows), 'job')} changed.")
+            what = "job" if all(row["kind"] in (JOB, ALLOC_SET) for row in rows) else "object"
+            output.say(f"Done: {output.number(number, what)} changed.")
     elif not session.json:
         _show(rows)
     if spare and not prune:
-        names = ", ".join(map(str, spare[:10])) + (", …" if len(spare) > 10 else "")
-        output.remark(f"jobs without a file, which stay: {names}; `--owner {owner} --prune` kills them")
+        names = ", ".join(str(job) for _, job in spare[:10]) + (", …" if len(spare) > 10 else "")
+        verb = "kills them" if all(kind.end == "kill" for kind, _ in spare) else "ends or deletes them"
+        output.remark(f"jobs without a file, which stay: {names}; `--owner {owner} --prune` {verb}")
     if session.json:
         output.as_json({"owner": owner, "dry_run": dry_run, "jobs": rows})
 
 
+_Found = dict[tuple[str, JobReference], tuple[Path, Kind, dict[str, Any]]]
+
+
 def _planned(session: Context, folder: Path, owner: str) -> list[Wanted]:
-    """Return all job files with their plans, alloc sets first. Raises `CommandFailed` with all problems if a file is
-    wrong or the portal would reject its job.
+    """Return all files with their plans, in the order of their changes. Raises `CommandFailed` with all problems if a
+    file is wrong or the portal would reject it.
     """
-    found: dict[JobReference, tuple[Path, dict[str, Any]]] = {}
+    found: _Found = {}
     problems: dict[str, str] = {}
     for file in job_files(folder):
         try:
-            if jobfile.read(str(file)).get("kind") == _TEMPLATE:
-                output.remark(f"{file} is a template, which stays as it is; use `borgctl template create {file}`")
-                continue
-            job, body = _read(session, file, owner)
+            kind, job, body = read(session, jobfile.read(str(file)), owner)
         except CommandFailed as failed:
             problems[str(file)] = failed.detail
             continue
-        if job in found:
-            problems[str(file)] = f"{job} is also in {found[job][0]}; keep one of them"
-        found[job] = (file, body)
+        place = ("" if kind.name in (JOB, ALLOC_SET) else kind.name, job)  # a job and an alloc set share their names
+        if place in found:
+            problems[str(file)] = f"{job} is also in {found[place][0]}; keep one of them"
+        found[place] = (file, kind, body)
     wanted: list[Wanted] = []
-    for job in _in_order(found):
-        file, body = found[job]
+    for kind, job, file, body in _in_order(found):
         try:
-            plan = _plan(session, job, body, wanted)
+            plan = _plan(session, kind, job, body, wanted)
         except CommandFailed as failed:
             if failed.passing or failed.code in _NOT_OF_THE_FILE:
                 raise
@@ -129,48 +139,46 @@ def _planned(session: Context, folder: Path, owner: str) -> list[Wanted]:
             continue
         if problem := plan["problem"]:
             problems[str(file)] = f"{job}: {problem['detail']}"
-        wanted.append(Wanted(file, job, body, plan))
+        wanted.append(Wanted(file, kind, job, body, plan))
     if problems:
         detail = f"nothing is changed, because {output.number(len(problems), 'file')} would be rejected"
         raise CommandFailed("rejected", detail, fields=problems)
     return wanted
 
 
-def _read(session: Context, file: Path, owner: str) -> tuple[JobReference, dict[str, Any]]:
-    """Return the job of a file, and the job file with the label of the owner."""
-    spec = jobfile.read(str(file))
-    job = target_of(session, spec)
-    labels = spec.get("labels") or {}
-    marked = {**labels, LABEL: owner} if isinstance(labels, dict) else labels  # the portal rejects anything else
-    if spec.get("kind") == WORKFLOW:
-        detail = f"{job} is a workflow, which runs once; move the file to another folder, and use `borgctl submit`"
-        raise CommandFailed("workflow", detail)
-    if spec.get("kind") == CRON:
-        job = CronReference(job.cell, job.tenant, job.name)
-    return job, body_of({**spec, "labels": marked}, job)
-
-
-def _plan(session: Context, job: JobReference, body: dict[str, Any], wanted: Sequence[Wanted]) -> dict[str, Any]:
-    plan: dict[str, Any] = session.client.post(f"{job.path}plan/", body)
-    of_new = (_is_for_new_alloc_set, _is_for_new_job)
+def _plan(
+    session: Context, kind: Kind, job: JobReference, body: dict[str, Any], wanted: Sequence[Wanted]
+) -> dict[str, Any]:
+    plan = kind.plan(session, job, body)
+    of_new = (_is_for_new_alloc_set, _is_for_new_job, _is_for_new_config)
     if plan["problem"] and any(check(plan["problem"], job, body, wanted) for check in of_new):
-        plan |= {"problem": None, "outcome": "submitted", "tasks": {"added": body.get("tasks", 1)}}
+        is_new = plan.get("job_revision") in (None, "", "new")
+        outcome = (
+            {"outcome": "submitted", "tasks": {"added": body.get("tasks", 1)}} if is_new else {"outcome": "updated"}
+        )
+        plan |= {"problem": None, **outcome}
     return plan
 
 
-def _in_order(found: Mapping[JobReference, tuple[Path, dict[str, Any]]]) -> Iterator[JobReference]:
-    """Yield the jobs of the files: alloc sets first, and each job behind the jobs that it waits for (`after`)."""
-    first = sorted(found, key=lambda job: found[job][1].get("kind") != _ALLOC_SET)
-    before = {job: [other for other in _waits_for(job, found[job][1]) if other in found] for job in first}
+def _in_order(found: _Found) -> Iterator[tuple[Kind, JobReference, Path, dict[str, Any]]]:
+    """Yield the files in the order of their kinds, and each job behind the jobs that it waits for (`after`)."""
+    jobs = {job: entry for (kind, job), entry in found.items() if not kind and entry[1].name == JOB}
+    first = sorted(found, key=lambda place: PLACES.index(found[place][1].name))
+    before = {job: [one for one in _waits_for(job, body) if one in jobs] for job, (_, _, body) in jobs.items()}
     done: set[JobReference] = set()
-    for job in first:
-        stack = [job]
+    for place in first:
+        if place[1] not in jobs or place[0]:
+            file, kind, body = found[place]
+            yield kind, place[1], file, body
+            continue
+        stack = [place[1]]
         while stack:
             open_ = [one for one in before.pop(stack[-1], ()) if one not in done]
             stack += open_
             if not open_ and (one := stack.pop()) not in done:
                 done.add(one)
-                yield one
+                file, kind, body = jobs[one]
+                yield kind, one, file, body
 
 
 def _waits_for(job: JobReference, body: dict[str, Any]) -> list[JobReference]:
@@ -182,7 +190,7 @@ def _is_for_new_job(problem: dict[str, Any], job: JobReference, body: dict[str, 
     """Return whether a job is rejected only because a job of its `after` is still missing or has ended, which an
     earlier file submits.
     """
-    new = {one.job for one in wanted if one.plan["outcome"] == "submitted"}
+    new = {one.job for one in wanted if one.is_new}
     named = {f"after.{other.name}" for other in _waits_for(job, body) if other in new}
     return problem["code"] in _OF_DEPENDENCIES and bool(problem["fields"]) and named.issuperset(problem["fields"])
 
@@ -191,9 +199,28 @@ def _is_for_new_alloc_set(
     problem: dict[str, Any], job: JobReference, body: dict[str, Any], wanted: Sequence[Wanted]
 ) -> bool:
     """Return whether a job is rejected only because its alloc set is still missing, which an earlier file submits."""
-    new = {one.job for one in wanted if one.is_alloc_set and one.plan["outcome"] == "submitted"}
+    new = {one.job for one in wanted if one.kind.name == ALLOC_SET and one.is_new}
     inside = JobReference(job.cell, job.tenant, str(body.get("alloc_set")))
     return inside in new and bool(problem["code"] == "no-such-alloc-set")
+
+
+def _is_for_new_config(
+    problem: dict[str, Any], job: JobReference, body: dict[str, Any], wanted: Sequence[Wanted]
+) -> bool:
+    """Return whether a file is rejected only because config files are still missing, which earlier files write."""
+    new = {one.job.name for one in wanted if one.kind.name == CONFIG and one.is_new and one.job.tenant == job.tenant}
+    fields = problem["fields"] or {"": ""}
+    return all(_OF_CONFIGS.fullmatch(path) and _value_at(body, path) in new for path in fields)
+
+
+def _value_at(body: Any, path: str) -> Any:
+    """Return the value at a path such as `task.configs[0].name`, or None."""
+    for step in re.findall(r"[^.\[\]]+", path):
+        try:
+            body = body[int(step)] if isinstance(body, list) else body[step]
+        except (LookupError, TypeError, ValueError):
+            return None
+    return body
 
 
 def job_files(folder: Path) -> Iterator[Path]:
@@ -214,96 +241,89 @@ def job_files(folder: Path) -> Iterator[Path]:
     yield from files
 
 
-def _spare(session: Context, owner: str, wanted: Sequence[Wanted]) -> list[JobReference]:
-    """Return the cron jobs and the live jobs with the label of the owner that have no file: cron jobs first, alloc sets
-    last. Only the tenants of the files and of the profile are searched.
+def _spare(session: Context, owner: str, wanted: Sequence[Wanted]) -> list[tuple[Kind, JobReference]]:
+    """Return what has the label of the owner and no file, in the order of pruning. Only the tenants of the files and of
+    the profile are searched.
     """
-    kept = {one.job for one in wanted}
-    tenants = sorted({job.tenant for job in kept} | ({session.profile.tenant} if session.profile.tenant else set()))
+    kept = {(one.kind.name, one.job) for one in wanted}
+    own = {session.profile.tenant} if session.profile.tenant else set()
+    tenants = sorted({one.job.tenant for one in wanted} | own)
     cells = [cell["name"] for cell in session.client.pages("/api/v1/cells/") if not cell.get("study_of")]
-    places = [(f"/api/v1/cells/{cell}", tenant) for cell in cells for tenant in tenants]
-    own, pages = f"{LABEL}={owner}", session.client.pages
-    rows = [row for path, tenant in places for row in pages(f"{path}/jobs/", tenant=tenant, state="live", selector=own)]
-    rows.sort(key=lambda row: row["kind"] == "alloc-set")
-    timed = _cron_jobs(session, places, own)
-    found: list[JobReference] = [CronReference(row["cell"], row["tenant"], row["name"]) for row in timed]
-    found += [JobReference(row["cell"], row["tenant"], row["name"]) for row in rows]
-    return [job for job in found if job not in kept]
+    kinds = list(reversed(KINDS.values()))
+    found = [(kind, job) for kind in kinds for job in kind.owned(session, cells, tenants, owner)]
+    return [(kind, job) for kind, job in found if (kind.name, job) not in kept]
 
 
-def _cron_jobs(session: Context, places: Sequence[tuple[str, str]], selector: str) -> list[dict[str, Any]]:
-    """Return the cron jobs whose labels match. Portals before 2026-11-28 have no cron jobs, and answer "not found"."""
-    pages = session.client.pages
-    try:
-        return [row for path, tenant in places for row in pages(f"{path}/cron-jobs/", tenant=tenant, selector=selector)]
-    except CommandFailed as failed:
-        if failed.code != "not-found":
-            raise
-        return []
-
-
-def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[JobReference]) -> None:
-    """Make all changes. If one is rejected, the others are still tried, but no job is killed. Raises `CommandFailed`
-    that names all rejected jobs.
+def _change(session: Context, wanted: Sequence[Wanted], spare: Sequence[tuple[Kind, JobReference]]) -> None:
+    """Make all changes. If one is rejected, the others are still tried, but nothing is pruned. Raises `CommandFailed`
+    that names all rejected files.
     """
     problems: dict[str, str] = {}
     rejected: set[JobReference] = set()
     for one in (one for one in wanted if one.changes):
         # A new job must not start on the result of an older job.
         lacks = [other for other in _waits_for(one.job, one.body) if other in rejected]
-        if lacks and one.plan["outcome"] == "submitted":
+        if lacks and one.is_new:
             rejected.add(one.job)
             problems[str(one.file)] = f"{one.job} waits for {lacks[0]}, which was rejected, so it was not submitted"
             continue
         try:
-            session.client.put(one.job.path, one.body, if_revision=one.plan.get("job_revision") or None)
+            one.kind.write(session, one.job, one.body, one.plan)
         except CommandFailed as failed:
-            # The client repeats a request whose answer was lost. Then the job may already have this spec.
-            if failed.code == "revision-changed":
-                now = _plan(session, one.job, one.body, wanted)
+            # The client repeats a request whose answer was lost. Then the object may already have this content.
+            if failed.code in ("revision-changed", "version-changed"):
+                now = _plan(session, one.kind, one.job, one.body, wanted)
                 if now["outcome"] == "unchanged":
                     continue
             rejected.add(one.job)
             problems[str(one.file)] = f"{one.job}: {failed.detail}"
-    for job in spare if not problems else ():
+    for kind, job in spare if not problems else ():
         try:
-            if isinstance(job, CronReference):
-                session.client.delete(job.path)
-                continue
-            session.client.post(
-                f"{job.path}kill/", {"reason": "its file is gone (borgctl apply --prune)", "confirm": None}
-            )
+            kind.prune(session, job)
         except CommandFailed as failed:
             large = failed.code == "confirm"
-            problems[str(job)] = f"{failed.detail}; use `borgctl kill {job} --confirm N`" if large else failed.detail
+            verb = "kill" if kind.end == "kill" else "workflow cancel"
+            problems[str(job)] = f"{failed.detail}; use `borgctl {verb} {job} --confirm N`" if large else failed.detail
     if problems:
         detail = f"{output.number(len(problems), 'change')} failed; run the command again to repeat them"
         raise CommandFailed("not-all-applied", detail, fields=problems)
 
 
-def _end(job: JobReference) -> str:
-    return "delete" if isinstance(job, CronReference) else "kill"
-
-
 def _row(one: Wanted) -> dict[str, Any]:
     change = {"submitted": "submit", "updated": "update"}.get(one.plan["outcome"], one.plan["outcome"])
-    return {"job": str(one.job), "change": change, "tasks": one.plan.get("tasks", {}), "file": str(one.file)}
+    return {
+        "kind": one.kind.name,
+        "job": str(one.job),
+        "change": change,
+        "tasks": one.plan.get("tasks", {}),
+        "changes": [*one.plan.get("changes", ()), *(f"restarts {job}" for job in one.plan.get("restarted", ()))],
+        "file": str(one.file),
+    }
+
+
+def _spare_row(kind: Kind, job: JobReference) -> dict[str, Any]:
+    return {"kind": kind.name, "job": str(job), "change": kind.end, "tasks": {}, "changes": [], "file": ""}
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
     words = {"added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place"}
     output.table(
-        ["JOB", "CHANGE", "TASKS", "FILE"],
+        ["KIND", "NAME", "CHANGE", "TASKS", "FILE"],
         [
             (
+                row["kind"],
                 row["job"],
                 row["change"],
-                ", ".join(
-                    f"{row['tasks'][key]} {word}" for key, word in words.items() if row.get("tasks", {}).get(key)
-                ),
+                ", ".join(f"{row['tasks'][key]} {word}" for key, word in words.items() if row["tasks"].get(key)),
                 row["file"],
             )
             for row in rows
         ],
         empty="No jobs.",
     )
+    for row in (row for row in rows if row["changes"]):
+        output.say(f"{row['kind']} {row['job']}:")
+        for line in row["changes"][:_MOST_LINES]:
+            output.say(f"  {line}")
+        if (more := len(row["changes"]) - _MOST_LINES) > 0:
+            output.say(f"  and {output.number(more, 'more line')}; --json shows all of them")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from portal.cli import completions, output
-from portal.cli.context import Commands, Context, DryRun, TenantOption, Yes
-from portal.cli.failure import bad_usage
+from portal.cli.context import Commands, Context, DryRun, JobReference, TenantOption, Yes
+from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import would_be
 from portal.cli.paths import part
 from portal.cli.tenants import path_of
@@ -32,7 +33,38 @@ IfVersion = Annotated[
     int | None,
     typer.Option("--if-version", help="Write only if the newest version has this number; 0: only a new file."),
 ]
+KIND = "ConfigFile"
 _MOST_BYTES = 128 * 1024
+# Fields of a file of kind `ConfigFile`, apart from its content.
+_HEADER = ("apiVersion", "kind", "name", "tenant")
+_CONTENT = ("content", "labels", "comment", "plain")
+
+
+@dataclass(frozen=True)
+class ConfigReference(JobReference):
+    """The full name of a config file. It has no cell, because it belongs to all cells."""
+
+    @property
+    def path(self) -> str:
+        return _path(self.tenant, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.name}"
+
+
+def content_of(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the request that writes a config file. `spec`: a file of kind `ConfigFile`. Raises `CommandFailed`, which
+    names the unknown fields.
+    """
+    unknown = sorted(set(spec) - {*_HEADER, *_CONTENT})
+    if unknown:
+        known = ", ".join((*_HEADER, *_CONTENT))
+        detail = f"{', '.join(unknown)}: a config file has no such field; its fields are {known}"
+        raise CommandFailed("invalid-spec", detail, fields=dict.fromkeys(unknown, "unknown field"))
+    if not isinstance(spec.get("content"), str):
+        detail = "content: is missing or is not text; write the text of the file, or importstr 'NAME' in Jsonnet"
+        raise CommandFailed("invalid-spec", detail, fields={"content": detail})
+    return {name: spec[name] for name in _CONTENT if name in spec}
 
 
 @config.command("put")

@@ -69,7 +69,10 @@ def plan(session: Context, file: File) -> None:
 
 
 def _no_template(spec: dict[str, Any]) -> None:
-    """Raise `CommandFailed` if the file is a template, which other commands create."""
+    """Raise `CommandFailed` if the file is a template or a config file, which other commands create."""
+    if spec.get("kind") == "ConfigFile":
+        detail = "the file is a config file, not a job; write it with `borgctl apply FOLDER` or `borgctl config put`"
+        raise CommandFailed("invalid-spec", detail, fields={"kind": detail})
     if spec.get("kind") == "Template":
         detail = "the file is a template, not a job; create it with `borgctl template create FILE`"
         raise CommandFailed("invalid-spec", detail, fields={"kind": detail})

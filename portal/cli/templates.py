@@ -16,6 +16,8 @@ from portal.cli.paths import part
 
 template = Commands(help="Templates, which are jobs with parameters: create, list, show, delete, dispatch.")
 
+KIND = "Template"
+
 Name = Annotated[
     str,
     typer.Argument(

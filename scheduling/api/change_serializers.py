@@ -53,6 +53,10 @@ class ChangeSerializer(serializers.Serializer[Any]):
     notes = serializers.ListField(
         child=serializers.CharField(), help_text="Sentences about when the tasks of a new job start."
     )
+    changes = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="A line for each field that an update changes, such as `task.limit.cpu: 1 → 2`.",
+    )
     job_revision = serializers.CharField(
         help_text="The revision of the job before the change; `new` if there was no live job. A request whose header "
         "`If-Match` has this value is rejected with status 412 if the job has changed since."
@@ -115,6 +119,7 @@ def change_document(
         "names": list(plan.names),
         "quota": list(plan.quota),
         "notes": list(plan.notes),
+        "changes": list(plan.changes),
         "job_revision": plan.revision,
     }
 

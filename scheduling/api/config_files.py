@@ -8,15 +8,25 @@ from typing import Any
 
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
+from drf_spectacular.utils import (
+    OpenApiParameter,
+    extend_schema,
+    extend_schema_field,
+    extend_schema_view,
+    inline_serializer,
+)
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.api.base import ListView, QuotaView
-from quota.dry_run import DRY_RUN
+from quota.api.problems import ProblemSerializer
+from quota.dry_run import DRY_RUN, rehearsal
 from quota.models import Tenant
-from quota.vocabulary.errors import invalid
+from quota.vocabulary.errors import Rejected, invalid
+from quota.vocabulary.permissions import Action
+from scheduling.access.tenant_permission import require_tenant
+from scheduling.api.change_serializers import OUTCOMES, problem_document
 from scheduling.config_files import files, selectors
 from scheduling.config_files.file_rules import MAX_BYTES, MAX_COMMENT
 from scheduling.jobs.actions import config_changes
@@ -26,6 +36,7 @@ _VERSION = OpenApiParameter("version", OpenApiTypes.INT, description="Number of 
 _AGAINST = OpenApiParameter(
     "against", OpenApiTypes.INT, description="Version to compare with. Default: the one before `version`."
 )
+_SELECTOR = OpenApiParameter("selector", OpenApiTypes.STR, description="Return only config files whose labels match.")
 # Base64 is a third longer than the content.
 _MAX_BASE64 = MAX_BYTES * 4 // 3 + 8
 
@@ -41,9 +52,10 @@ class ConfigFileSerializer(ConfigVersionSerializer):
 
     name = serializers.CharField(source="file.name")
     tenant = serializers.CharField(source="file.tenant.name")
+    labels = serializers.DictField(source="file.labels", child=serializers.CharField())
 
     class Meta(ConfigVersionSerializer.Meta):
-        fields = ["name", "tenant", *ConfigVersionSerializer.Meta.fields]
+        fields = ["name", "tenant", "labels", *ConfigVersionSerializer.Meta.fields]
 
 
 class ConfigContentSerializer(ConfigFileSerializer):
@@ -73,6 +85,7 @@ class ConfigDetailSerializer(serializers.ModelSerializer[Any]):
     """A config file with its versions, what uses it, and which version each running task has."""
 
     tenant = serializers.CharField(source="tenant.name")
+    labels = serializers.DictField(child=serializers.CharField())
     versions = serializers.SerializerMethodField(help_text="Newest first.")
     used_by = serializers.SerializerMethodField(help_text="Live jobs, cron jobs and workflows that use the file.")
     tasks = serializers.SerializerMethodField(help_text="Running tasks, those with the oldest version first.")
@@ -83,7 +96,7 @@ class ConfigDetailSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = ConfigFile
         fields = [
-            *("name", "tenant", "newest_version", "versions", "used_by", "tasks", "restarted"),
+            *("name", "tenant", "labels", "newest_version", "versions", "used_by", "tasks", "restarted"),
             *("created_by", "created_at"),
         ]
 
@@ -137,6 +150,11 @@ class ConfigContentGivenSerializer(_ChangeSerializer):
     plain = serializers.BooleanField(
         default=False, help_text="True confirms that lines which look like secrets are not secret."
     )
+    labels = serializers.DictField(
+        child=serializers.CharField(allow_blank=True),
+        required=False,
+        help_text="Labels of the file. Without this field, the labels stay as they are.",
+    )
 
 
 class ConfigRollbackSerializer(_ChangeSerializer):
@@ -148,7 +166,30 @@ class ConfigRollbackSerializer(_ChangeSerializer):
     )
 
 
+ConfigPlanSerializer = inline_serializer(
+    "ConfigPlan",
+    {
+        "outcome": serializers.ChoiceField(OUTCOMES),
+        "newest_version": serializers.IntegerField(help_text="Before the change, for `if_version`; 0 for a new file."),
+        "sentence": serializers.CharField(),
+        "changes": serializers.ListField(
+            child=serializers.CharField(), help_text="Changed lines as `diff -u` prints them, and changed labels."
+        ),
+        "restarted": serializers.ListField(
+            child=serializers.CharField(), help_text="The jobs that the change would restart, as CELL/JOB."
+        ),
+        "problem": ProblemSerializer(allow_null=True),
+    },
+)
+
+
 class _ConfigView(QuotaView):
+    def written(self, tenant: Tenant, name: str) -> files.FileChange:
+        """Write the content in the request."""
+        given = self.body(ConfigContentGivenSerializer)
+        content = _content(given.pop("content", None), given.pop("content_base64", None))
+        return config_changes.config_put(principal=self.principal, tenant=tenant, name=name, content=content, **given)
+
     def shown(
         self, tenant: Tenant, name: str, changed: files.FileChange | None = None, *, status: int = 200
     ) -> Response:
@@ -171,13 +212,15 @@ class _ConfigView(QuotaView):
         return int(text)
 
 
+@extend_schema_view(get=extend_schema(parameters=[_SELECTOR]))
 class ConfigFilesView(ListView):
     """List the config files of a tenant with their newest versions, without contents."""
 
     serializer_class = ConfigFileSerializer
 
     def get_queryset(self) -> QuerySet[ConfigVersion]:
-        return selectors.files_of(self.principal, self.tenant())
+        selector = self.request.query_params.get("selector", "")
+        return selectors.files_of(self.principal, self.tenant(), selector=selector)
 
 
 class ConfigFileView(_ConfigView):
@@ -194,14 +237,13 @@ class ConfigFileView(_ConfigView):
     )
     def put(self, request: Request, tenant: str, config: str) -> Response:
         """Write a content, which becomes the newest version. Create the file if it does not exist. Status 200: the
-        newest version has this content already.
+        file has this content and these labels already.
 
         Running tasks that use the newest version get it within seconds. Jobs whose file says `on_change: restart` are
         restarted step by step; if one of them cannot be restarted now, nothing changes.
         """
-        row, given = self.tenant(), self.body(ConfigContentGivenSerializer)
-        content = _content(given.pop("content", None), given.pop("content_base64", None))
-        changed = config_changes.config_put(principal=self.principal, tenant=row, name=config, content=content, **given)
+        row = self.tenant()
+        changed = self.written(row, config)
         return self.shown(row, config, changed, status=201 if changed.changed else 200)
 
     @extend_schema(operation_id="config_files_delete", parameters=[DRY_RUN], responses={204: None})
@@ -209,6 +251,33 @@ class ConfigFileView(_ConfigView):
         """Delete a config file with all versions. It must not be in use."""
         files.config_delete(principal=self.principal, tenant=self.tenant(), name=config)
         return Response(status=204)
+
+
+class ConfigPlanView(_ConfigView):
+    rehearses_itself = True
+
+    @extend_schema(
+        operation_id="config_files_plan", request=ConfigContentGivenSerializer, responses=ConfigPlanSerializer
+    )
+    def post(self, request: Request, tenant: str, config: str) -> Response:
+        """Return what writing the content would change, or why it would be rejected. Changes nothing."""
+        row = self.tenant()
+        require_tenant(self.principal, Action.CONFIG_WRITE, row.name, "")
+        before = selectors.newest_with_content(self.principal, row, config)
+        number = 0 if before is None else before.version
+        answer: dict[str, Any] = {"newest_version": number, "changes": [], "restarted": [], "problem": None}
+        try:
+            with rehearsal():
+                done = self.written(row, config)
+                changes = [] if before is None else selectors.changes_since(self.principal, before, done.file)
+        except Rejected as problem:
+            answer |= {"outcome": "refused", "sentence": problem.detail, "problem": problem_document(problem)}
+            return Response(answer)
+        outcome = "submitted" if before is None else "updated" if done.changed else "unchanged"
+        words = {"submitted": "is new", "updated": "changes", "unchanged": "already has this content"}
+        sentence = f"Config file {config} {words[outcome]}."
+        answer |= {"outcome": outcome, "sentence": sentence, "changes": changes, "restarted": done.restarted}
+        return Response(answer)
 
 
 class ConfigContentView(_ConfigView):

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.api.problems import ProblemSerializer
-from quota.dry_run import DRY_RUN, dry_run
+from quota.dry_run import DRY_RUN, dry_run, rehearsal
 from quota.paging import IdPaging, paged
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action
@@ -21,6 +21,7 @@ from scheduling.api.change_serializers import problem_document
 from scheduling.api.preconditions import IF_REVISION, if_revision
 from scheduling.cron import cron_jobs, cron_spec, selectors
 from scheduling.models import CronJob, CronRun
+from scheduling.spec.merge_patch import format_changes
 
 _NEXT = 5
 _FILTERS = [
@@ -108,6 +109,9 @@ CronChangeSerializer = inline_serializer(
         "job_revision": serializers.CharField(help_text="Revision before the change, for `If-Match`."),
         "sentence": serializers.CharField(),
         "next_times": serializers.ListField(child=serializers.DateTimeField()),
+        "changes": serializers.ListField(
+            child=serializers.CharField(), help_text="A line for each field that a change of the cron job changes."
+        ),
         "dry_run": serializers.BooleanField(),
         "problem": ProblemSerializer(allow_null=True),
     },
@@ -143,7 +147,9 @@ class CronView(CellView):
         found = self.cell(cell)
         file: Any = request.data
         spec = cron_jobs.cron_spec_for(principal=self.principal, cell=found, file=file, tenant=tenant, name=name)
-        before = CronJob.objects.filter(cell=found, tenant__name=spec.tenant, name=spec.name).first()
+        rows = CronJob.objects.select_related("cell", "tenant")
+        before = rows.filter(cell=found, tenant__name=spec.tenant, name=spec.name).first()
+        changes = format_changes(cron_jobs.file_of(before), _fields_of(spec)) if before is not None else []
         done = cron_jobs.cron_apply(principal=self.principal, cell=found, spec=spec, if_revision=if_revision(request))
         words = {"submitted": "is new", "updated": "changes", "unchanged": "already has this spec"}
         times = selectors.next_times(done.cron_job, _NEXT)
@@ -153,9 +159,15 @@ class CronView(CellView):
             "job_revision": cron_jobs.revision_of(before),
             "sentence": f"Cron job {spec.name} {words[done.outcome]}{first}.",
             "next_times": [at.isoformat() for at in times],
+            "changes": changes if done.outcome == "updated" else [],
             "dry_run": rehearsed,
             "problem": None,
         }
+
+
+def _fields_of(spec: cron_spec.CronSpecification) -> dict[str, Any]:
+    """Return the fields of a cron job that its file sets."""
+    return {name: value for name, value in spec.to_json().items() if name not in ("apiVersion", "kind")}
 
 
 class CronJobsView(CellView):
@@ -206,11 +218,12 @@ class CronPlanView(CronView):
         """Return what applying the file would change, or why it would be rejected. Changes nothing."""
         require_tenant(self.principal, Action.JOB_WRITE, tenant, cell)
         try:
-            with cron_jobs.rehearsal():
+            with rehearsal():
                 answer = self.applied(request, cell, tenant, name, rehearsed=True)
         except Rejected as problem:
-            answer = {"outcome": "refused", "job_revision": "", "sentence": problem.detail, "next_times": []}
-            answer |= {"dry_run": True, "problem": problem_document(problem)}
+            row = CronJob.objects.filter(cell__name=cell, tenant__name=tenant, name=name).first()
+            answer = {"outcome": "refused", "job_revision": cron_jobs.revision_of(row), "sentence": problem.detail}
+            answer |= {"next_times": [], "changes": [], "dry_run": True, "problem": problem_document(problem)}
         return Response(answer)
 
 

@@ -10,16 +10,24 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.dry_run import DRY_RUN, dry_run
+from quota.api.problems import ProblemSerializer
+from quota.dry_run import DRY_RUN, dry_run, rehearsal
 from quota.paging import IdPaging, paged
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.permissions import Action
+from scheduling.access.tenant_permission import require_tenant
 from scheduling.api.base import BodyParser, CellView, valid, whole
-from scheduling.api.change_serializers import OUTCOMES
+from scheduling.api.change_serializers import OUTCOMES, problem_document
 from scheduling.api.preconditions import IF_REVISION, KEY, idempotency_key, if_revision
 from scheduling.job_templates import selectors, template_spec, templates
 from scheduling.models import JobTemplate, JobTemplateVersion
+from scheduling.spec.merge_patch import format_changes
 
 _VERSION = OpenApiParameter("version", OpenApiTypes.INT, description="An earlier version. Default: the newest one.")
-_TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only templates of this tenant.")
+_FILTERS = [
+    OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only templates of this tenant."),
+    OpenApiParameter("selector", OpenApiTypes.STR, description="Return only templates whose labels match."),
+]
 
 
 class TemplateFileSerializer(serializers.Serializer[Any]):
@@ -30,6 +38,9 @@ class TemplateFileSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=template_spec.MAX_NAME)
     tenant = serializers.CharField(required=False)
     cell = serializers.CharField(required=False)
+    labels = serializers.DictField(
+        child=serializers.CharField(), required=False, help_text="Labels of the template, not of its jobs."
+    )
     description = serializers.CharField(required=False)
     parameters = serializers.DictField(required=False, help_text="A JSON Schema whose properties are scalars.")
     job = serializers.DictField(help_text="A job file without name, tenant and cell, with $(param.NAME) in its texts.")
@@ -38,12 +49,13 @@ class TemplateFileSerializer(serializers.Serializer[Any]):
 class TemplateSerializer(serializers.ModelSerializer[JobTemplate]):
     cell = serializers.CharField(source="cell.name")
     tenant = serializers.CharField(source="tenant.name")
+    labels = serializers.DictField(child=serializers.CharField())
     job_revision = serializers.SerializerMethodField(help_text="For `If-Match`.")
 
     class Meta:
         model = JobTemplate
         fields = (
-            *("uid", "cell", "tenant", "name", "description", "version", "job_revision", "changed_by"),
+            *("uid", "cell", "tenant", "name", "labels", "description", "version", "job_revision", "changed_by"),
             *("created_at", "changed_at"),
         )
 
@@ -76,6 +88,19 @@ TemplateChangeSerializer = inline_serializer(
     },
 )
 
+TemplatePlanSerializer = inline_serializer(
+    "TemplatePlan",
+    {
+        "outcome": serializers.ChoiceField(OUTCOMES),
+        "job_revision": serializers.CharField(help_text="Revision before the change, for `If-Match`."),
+        "sentence": serializers.CharField(),
+        "changes": serializers.ListField(
+            child=serializers.CharField(), help_text="A line for each field that a change of the template changes."
+        ),
+        "problem": ProblemSerializer(allow_null=True),
+    },
+)
+
 
 class DispatchSerializer(serializers.Serializer[Any]):
     parameters = serializers.DictField(default=dict, help_text="The arguments by name.")
@@ -98,20 +123,35 @@ DispatchedSerializer = inline_serializer(
 class TemplatesView(CellView):
     pagination_class = IdPaging
 
-    @extend_schema(operation_id="templates_list", parameters=[_TENANT], responses=TemplateSerializer(many=True))
+    @extend_schema(operation_id="templates_list", parameters=_FILTERS, responses=TemplateSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
         """List the templates that you may see."""
-        tenant = request.query_params.get("tenant", "")
-        rows = selectors.templates_visible(self.principal, self.cell(cell), tenant=tenant)
+        tenant, selector = request.query_params.get("tenant", ""), request.query_params.get("selector", "")
+        rows = selectors.templates_visible(self.principal, self.cell(cell), tenant=tenant, selector=selector)
         return paged(self, rows, lambda page: TemplateSerializer(page, many=True).data)
 
 
-class TemplateView(CellView):
+class _FileView(CellView):
     parser_classes = (BodyParser,)
 
     def template(self, cell: str, tenant: str, name: str) -> JobTemplate:
         return selectors.template_named(self.principal, self.cell(cell), tenant, name)
 
+    def applied(self, request: Request, cell: str, tenant: str, name: str) -> templates.TemplateChange:
+        found, file = self.cell(cell), request.data
+        spec = templates.template_spec_for(
+            principal=self.principal,
+            cell=found,
+            file=file,  # type: ignore[arg-type]
+            tenant=tenant,
+            name=name,
+        )
+        return templates.template_apply(
+            principal=self.principal, cell=found, spec=spec, if_revision=if_revision(request)
+        )
+
+
+class TemplateView(_FileView):
     @extend_schema(operation_id="templates_get", parameters=[_VERSION], responses=TemplateDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, name: str) -> Response:
         """Return a template with its parameters, its job and its newest versions."""
@@ -129,17 +169,7 @@ class TemplateView(CellView):
     )
     def put(self, request: Request, cell: str, tenant: str, name: str) -> Response:
         """Create or change a template. Idempotent."""
-        found, file = self.cell(cell), request.data
-        spec = templates.template_spec_for(
-            principal=self.principal,
-            cell=found,
-            file=file,  # type: ignore[arg-type]
-            tenant=tenant,
-            name=name,
-        )
-        done = templates.template_apply(
-            principal=self.principal, cell=found, spec=spec, if_revision=if_revision(request)
-        )
+        done = self.applied(request, cell, tenant, name)
         row = done.template
         answer = {"outcome": done.outcome, "version": row.version, "job_revision": templates.revision_of(row)}
         return Response(answer | {"dry_run": dry_run(request)})
@@ -149,6 +179,27 @@ class TemplateView(CellView):
         """Delete a template with its versions. The jobs that were submitted from it stay."""
         templates.template_delete(principal=self.principal, template=self.template(cell, tenant, name))
         return Response(status=204)
+
+
+class TemplatePlanView(_FileView):
+    rehearses_itself = True
+
+    @extend_schema(operation_id="templates_plan", request=TemplateFileSerializer, responses=TemplatePlanSerializer)
+    def post(self, request: Request, cell: str, tenant: str, name: str) -> Response:
+        """Return what applying the file would change, or why it would be rejected. Changes nothing."""
+        require_tenant(self.principal, Action.JOB_WRITE, tenant, cell)
+        before = JobTemplate.objects.filter(cell__name=cell, tenant__name=tenant, name=name).first()
+        answer: dict[str, Any] = {"job_revision": templates.revision_of(before), "changes": [], "problem": None}
+        try:
+            with rehearsal():
+                done = self.applied(request, cell, tenant, name)
+        except Rejected as problem:
+            answer |= {"outcome": "refused", "sentence": problem.detail, "problem": problem_document(problem)}
+            return Response(answer)
+        if before is not None:
+            answer["changes"] = format_changes(before.content, done.template.content)
+        words = {"submitted": "is new", "updated": "changes", "unchanged": "already has this content"}
+        return Response(answer | {"outcome": done.outcome, "sentence": f"Template {name} {words[done.outcome]}."})
 
 
 class DispatchView(CellView):

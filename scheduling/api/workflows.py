@@ -11,12 +11,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.api.problems import ProblemSerializer
-from quota.dry_run import DRY_RUN, dry_run
+from quota.dry_run import DRY_RUN, dry_run, rehearsal
 from quota.paging import IdPaging, paged
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action
 from scheduling.access.tenant_permission import require_tenant
-from scheduling.api.base import BodyParser, CellView, valid
+from scheduling.api.base import BodyParser, CellView, flag, valid
 from scheduling.api.change_serializers import problem_document
 from scheduling.api.preconditions import KEY, idempotency_key
 from scheduling.models import Workflow, WorkflowNode
@@ -28,6 +28,12 @@ _FILTERS = [
     OpenApiParameter("state", OpenApiTypes.STR, description="Return only workflows in this state, or `live` ones."),
     OpenApiParameter("selector", OpenApiTypes.STR, description="Return only workflows whose labels match."),
 ]
+_IF_CHANGED = OpenApiParameter(
+    "if_changed",
+    OpenApiTypes.BOOL,
+    description="True submits nothing if the last submission of this name with `if_changed` had an equal file, also if"
+    " its workflow has ended.",
+)
 
 
 class WorkflowFileSerializer(serializers.Serializer[Any]):
@@ -131,10 +137,13 @@ class _View(CellView):
         file: Any = request.data
         spec = workflows.workflow_spec_for(principal=self.principal, cell=found, file=file, tenant=tenant, name=name)
         key = "" if rehearsed else idempotency_key(request)
-        done = workflows.workflow_submit(principal=self.principal, cell=found, spec=spec, key=key)
+        once = flag(request, "if_changed")
+        done = workflows.workflow_submit(principal=self.principal, cell=found, spec=spec, key=key, if_changed=once)
         number, jobs = len(spec.nodes), sum(node.jobs for node in spec.nodes.values())
         counted = f"{number:,} node{'s' * (number != 1)} with at most {jobs:,} job{'s' * (jobs != 1)}"
         words = {"submitted": f"is new: {counted}", "unchanged": "is live already with this spec"}
+        if done.workflow is None:
+            words["unchanged"] = "has run already with this file, and does not run again"
         return {
             "outcome": done.outcome,
             "sentence": f"Workflow {spec.name} {words[done.outcome]}.",
@@ -165,7 +174,7 @@ class WorkflowView(_View):
 
     @extend_schema(
         operation_id="workflows_submit",
-        parameters=[DRY_RUN, KEY],
+        parameters=[DRY_RUN, KEY, _IF_CHANGED],
         request=WorkflowFileSerializer,
         responses=WorkflowChangeSerializer,
     )
@@ -182,12 +191,17 @@ class WorkflowPlanView(_View):
     parser_classes = (BodyParser,)
     rehearses_itself = True
 
-    @extend_schema(operation_id="workflows_plan", request=WorkflowFileSerializer, responses=WorkflowChangeSerializer)
+    @extend_schema(
+        operation_id="workflows_plan",
+        parameters=[_IF_CHANGED],
+        request=WorkflowFileSerializer,
+        responses=WorkflowChangeSerializer,
+    )
     def post(self, request: Request, cell: str, tenant: str, name: str) -> Response:
         """Return what submitting the file would do, or why it would be rejected. Changes nothing."""
         require_tenant(self.principal, Action.JOB_WRITE, tenant, cell)
         try:
-            with workflows.rehearsal():
+            with rehearsal():
                 answer = self.submitted(request, cell, tenant, name, rehearsed=True)
         except Rejected as problem:
             answer = {"outcome": "refused", "sentence": problem.detail, "nodes": 0, "dry_run": True}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from quota.vocabulary.errors import invalid
 from scheduling.secrets.grant_rules import is_name
+from scheduling.spec import parser
+from scheduling.spec.field_errors import Problems, rejection
 from scheduling.spec.masking import looks_secret
 
 MAX_BYTES = 128 * 1024
@@ -54,6 +56,14 @@ def text_of(content: bytes) -> str:
         detail = "the file has NUL characters, so it is not text; put it into a package"
         raise invalid("content", detail)
     return text
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise `Rejected`, which names the labels, if labels of a config file are not valid."""
+    problems = Problems()
+    parser.check_labels(dict(labels), problems)
+    if problems.found:
+        raise rejection(problems.found)
 
 
 def check_no_secrets(text: str, *, name: str) -> None:

@@ -43,7 +43,7 @@ Restarts = Callable[[Mapping[int, JournalEntry], list[UsingJob]], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """The result of a change. `file`: as it is now. `changed`: False if the newest version had this content already.
+    """The result of a change. `file`: as it is now. `changed`: False if it had this content and these labels already.
     `users`: what uses the file: live jobs, cron jobs, live workflows. `restarted`: the jobs that restart, as CELL/JOB.
     """
 
@@ -62,9 +62,11 @@ def config_write(
     comment: str = "",
     if_version: int | None = None,
     plain: bool = False,
+    labels: Mapping[str, str] | None = None,
     restarts: Restarts | None = None,
 ) -> FileChange:
-    """Store a new version of a config file, and create the file if it does not exist. An equal content changes nothing.
+    """Store a new version of a config file, and create the file if it does not exist. An equal content makes no new
+    version. `labels`: the labels of the file; None leaves them as they are.
 
     `if_version`: the number that the newest version must have; 0 if the file must not exist. `plain`: the caller
     confirms that lines which look like secrets are not secret. `restarts`: opens the restarts of jobs in the same
@@ -80,9 +82,11 @@ def config_write(
     text = file_rules.text_of(content)
     if not plain:
         file_rules.check_no_secrets(text, name=name)
+    if labels is not None:
+        file_rules.check_labels(labels)
 
     def content_of(_: ConfigFile | None) -> _Content:
-        return _Content(text, comment)
+        return _Content(text, comment, labels=labels)
 
     return _new_version(principal, tenant, name, content_of, if_version=if_version, restarts=restarts)
 
@@ -176,6 +180,7 @@ class _Content:
     text: str
     comment: str
     restored_from: int | None = None
+    labels: Mapping[str, str] | None = None
 
 
 def _new_version(
@@ -193,13 +198,15 @@ def _new_version(
         _check_version(file.newest_version if file is not None and live else 0, if_version, name)
         content = content_of(file)
         if file is not None and live and version_of(file, file.newest_version).content == content.text:
-            return FileChange(file, changed=False, users=users)
+            return FileChange(file, changed=_set_labels(entry, file, content.labels), users=users)
         if not live:
             _check_number(tenant)
         size_bytes = len(content.text.encode())
         if file is None:
             file = ConfigFile(tenant=tenant, name=name, created_by=principal.name, created_at=clock.now())
         file.newest_version, file.deleted_at = file.newest_version + 1, None
+        if content.labels is not None or not live:
+            file.labels = dict(content.labels or {})
         file.save()
         ConfigVersion.objects.create(
             file=file,
@@ -222,6 +229,16 @@ def _new_version(
         return FileChange(file, changed=True, users=users, restarted=restarted)
 
     return _change(principal, tenant, name, write, _follows)
+
+
+def _set_labels(entry: RecordEntry, file: ConfigFile, labels: Mapping[str, str] | None) -> bool:
+    """Change only the labels of a config file. Return whether they differ from those before."""
+    if labels is None or file.labels == labels:
+        return False
+    file.labels = dict(labels)
+    file.save(update_fields=["labels"])
+    entry.append("config.labelled", tenant=file.tenant.name, name=file.name, labels=file.labels)
+    return True
 
 
 def _change(

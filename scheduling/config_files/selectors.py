@@ -11,6 +11,7 @@ from django.db.models import F, QuerySet
 from quota.models import Tenant
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
+from scheduling.access.label_filters import selected
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.config_files import file_rules
 from scheduling.config_files.files import file_named, version_of
@@ -18,6 +19,7 @@ from scheduling.core.vocabulary.states import TaskState
 from scheduling.journal.sql import query
 from scheduling.models import ConfigFile, ConfigVersion
 from scheduling.secrets.job_uses import CONFIGS, UsingJob, jobs_using
+from scheduling.spec.merge_patch import format_changes
 
 MOST_TASKS = 1_000
 
@@ -33,12 +35,13 @@ class TaskVersion(NamedTuple):
     sent_at: dt.datetime
 
 
-def files_of(principal: Principal, tenant: Tenant) -> QuerySet[ConfigVersion]:
-    """Return the newest version of each config file of a tenant, in the order of their names, without contents. Makes
-    one query when it is read.
+def files_of(principal: Principal, tenant: Tenant, *, selector: str = "") -> QuerySet[ConfigVersion]:
+    """Return the newest version of each config file of a tenant, in the order of their names, without contents.
+    `selector`: a label selector. Makes one query when it is read.
     """
     require_tenant(principal, Action.CONFIG_VIEW, tenant.name, "")
     rows = ConfigVersion.objects.filter(file__tenant=tenant, file__deleted_at=None, version=F("file__newest_version"))
+    rows = selected(rows, selector, "file__labels")
     return rows.select_related("file__tenant").defer("content").order_by("file__name")
 
 
@@ -78,6 +81,24 @@ def difference(
         old = version_of(file, before)
     lines = file_rules.diff(old.content, new.content, name=file.name, before=old.version, after=new.version)
     return old, new, lines
+
+
+def newest_with_content(principal: Principal, tenant: Tenant, name: str) -> ConfigVersion | None:
+    """Return the newest version of a config file with its content and its file, or None if there is no such file."""
+    require_tenant(principal, Action.CONFIG_VIEW, tenant.name, "")
+    rows = ConfigVersion.objects.select_related("file__tenant")
+    return rows.filter(
+        file__tenant=tenant, file__name=name, file__deleted_at=None, version=F("file__newest_version")
+    ).first()
+
+
+def changes_since(principal: Principal, before: ConfigVersion, file: ConfigFile) -> list[str]:
+    """Return the lines that differ from an earlier version, as `diff -u` prints them, and the labels that differ.
+    `before`: the version, with the labels of that time.
+    """
+    after = version_shown(principal, file)
+    lines = file_rules.diff(before.content, after.content, name=file.name, before=before.version, after=after.version)
+    return [*format_changes({"labels": before.file.labels}, {"labels": file.labels}), *lines]
 
 
 def using_jobs(principal: Principal, file: ConfigFile, users: Sequence[UsingJob] | None = None) -> list[UsingJob]:

@@ -193,17 +193,16 @@ def _record_rejected(result: RunResult) -> None:
             runs_record([result])
 
 
-@contextmanager
-def rehearsal() -> Iterator[None]:
-    """Run the `with` block, and roll back what it has changed."""
-    with transaction.atomic():
-        yield
-        transaction.set_rollback(True)
-
-
 def revision_of(cron_job: CronJob | None) -> str:
     """Return the revision of a cron job, or "new" if there is none. It changes with each change by a person."""
     return NEW if cron_job is None else f"{cron_job.uid.hex[:_UID_DIGITS]}-{cron_job.version}"
+
+
+def file_of(cron_job: CronJob) -> dict[str, Any]:
+    """Return the fields of the cron job as `CronSpecification.to_json` has them, without apiVersion and kind."""
+    place = {"name": cron_job.name, "tenant": cron_job.tenant.name, "cell": cron_job.cell.name}
+    fields = {name: getattr(cron_job, name) for name in _OF_FILE if name != "template"}
+    return {**place, **fields, "job": cron_job.template}
 
 
 def _check_plain_secrets(cell: Cell, row: CronJob | None, spec: CronSpecification) -> None:

@@ -8,15 +8,20 @@ from django.db.models import QuerySet
 
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
+from scheduling.access.label_filters import with_labels
 from scheduling.access.selectors import of_tenants
 from scheduling.models import Cell, JobTemplate, JobTemplateVersion
 from scheduling.spec.masking import MASK, looks_secret, masked
 
 
-def templates_visible(principal: Principal, cell: Cell, *, tenant: str = "") -> QuerySet[JobTemplate]:
-    """Return the templates of a cell, without their contents."""
+def templates_visible(
+    principal: Principal, cell: Cell, *, tenant: str = "", selector: str = ""
+) -> QuerySet[JobTemplate]:
+    """Return the templates of a cell, without their contents. `selector`: a label selector."""
     rows = of_tenants(JobTemplate.objects.select_related("cell", "tenant").defer("content"), principal, cell)
-    return (rows.filter(tenant__name=tenant) if tenant else rows).order_by("id")
+    if tenant:
+        rows = rows.filter(tenant__name=tenant)
+    return with_labels(rows, (), selector).order_by("id")
 
 
 def template_named(principal: Principal, cell: Cell, tenant: str, name: str) -> JobTemplate:
@@ -33,7 +38,7 @@ def at_version(template: JobTemplate, number: int) -> JobTemplate:
     if row is None:
         raise NotFound("version", str(number))
     template.content, template.version = row.content, row.version
-    template.description = row.content["description"]
+    template.description, template.labels = row.content["description"], row.content.get("labels", {})
     return template
 
 

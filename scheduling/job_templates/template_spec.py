@@ -29,7 +29,7 @@ MAX_BYTES = 256 * 2**10
 
 class TemplateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields of a job file of kind `Template`. `job`: a job file without name, tenant and cell, in which
-    `$(param.NAME)` stands for the value of a parameter.
+    `$(param.NAME)` stands for the value of a parameter. `labels`: of the template itself, not of its jobs.
     """
 
     name: str
@@ -39,6 +39,7 @@ class TemplateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling
     tenant: str = ""
     cell: str = ""
+    labels: dict[str, Any] = {}
     description: str = ""
 
 
@@ -48,6 +49,7 @@ class TemplateSpecification(msgspec.Struct, frozen=True, kw_only=True, dict=True
     name: str
     tenant: str
     cell: str
+    labels: dict[str, str]
     description: str
     parameters: ParametersSchema
     job: dict[str, Any]
@@ -57,8 +59,9 @@ class TemplateSpecification(msgspec.Struct, frozen=True, kw_only=True, dict=True
 
     @cached_property
     def stored(self) -> dict[str, Any]:
-        """Return what a version stores: the description, the parameters and the job."""
-        return {"description": self.description, "parameters": self.parameters.document(), "job": self.job}
+        """Return what a version stores: the description, the parameters, the job, and labels if there are any."""
+        stored = {"description": self.description, "parameters": self.parameters.document(), "job": self.job}
+        return stored | ({"labels": self.labels} if self.labels else {})
 
     def digest(self) -> str:
         """Return the SHA-256 of the stored content in hexadecimal."""
@@ -84,7 +87,8 @@ def parse(data: bytes | Mapping[str, Any], *, limits: parser.CellLimits) -> Temp
         _check_job(file, limits, problems)
     if problems.found:
         raise rejection(problems.found)
-    equal = {name: getattr(file, name) for name in ("name", "tenant", "cell", "description", "parameters", "job")}
+    names = ("name", "tenant", "cell", "labels", "description", "parameters", "job")
+    equal = {name: getattr(file, name) for name in names}
     return TemplateSpecification(**equal)
 
 
@@ -145,6 +149,7 @@ def _check_header(file: TemplateFile, problems: Problems) -> None:
             "name", f"the name has {len(file.name)} characters; give at most {MAX_NAME}, because jobs add a suffix"
         )
     problems.text("description", file.description, 1_000)
+    parser.check_labels(file.labels, problems)
     for name in ("name", "tenant", "cell"):
         if name in file.job:
             problems.add(f"job.{name}", f"a job gets its {name} from the template; remove this field")

@@ -32,7 +32,7 @@ NEW = "new"
 KEPT_VERSIONS = 20
 _UID_DIGITS = 12
 # Columns that an apply writes.
-_APPLIED = ("description", "content", "digest", "version", "changed_by", "changed_at")
+_APPLIED = ("description", "labels", "content", "digest", "version", "changed_by", "changed_at")
 # How often a dispatch takes another number, if a job with its name was submitted at the same moment.
 _TRIES = 5
 
@@ -79,7 +79,8 @@ def template_apply(
             _check_number(cell, tenant, spec.name)
             row = JobTemplate(cell=cell, tenant=tenant, name=spec.name, version=0, created_at=entry.time)
         row.content, row.digest, row.version = spec.stored, digest, row.version + 1
-        row.description, row.changed_by, row.changed_at = spec.description, principal.name, entry.time
+        row.description, row.labels = spec.description, spec.labels
+        row.changed_by, row.changed_at = principal.name, entry.time
         # A dispatch may take a number at the same time.
         row.save(update_fields=None if row.pk is None else _APPLIED)
         JobTemplateVersion.objects.create(

@@ -25,6 +25,7 @@ from scheduling.jobs.why import bound_sentence
 from scheduling.models import Cell, Job, ServiceWeighting
 from scheduling.spec import job_spec as spec
 from scheduling.spec import name_changes
+from scheduling.spec.merge_patch import format_changes
 from scheduling.spec.schema import SERVICE_LABEL
 from scheduling.tasks.budget_sentences import budget_sentence
 
@@ -48,7 +49,7 @@ class JobPlan:
     largest number of tasks that are down at once. `guidance`: how many tasks fit in the cell; empty if the caller did
     not ask for it. `names`: sentences about what changes for clients that look up the job's DNS names. `quota`:
     sentences about the quota before and after; empty like `guidance`. `notes`: sentences about when the tasks of a new
-    job start, and about a new or changed disruption budget.
+    job start, and about a new or changed disruption budget. `changes`: a line for each field that an update changes.
     """
 
     action: str
@@ -61,6 +62,7 @@ class JobPlan:
     names: tuple[str, ...] = ()
     quota: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
     revision: str = revisions.NEW
 
     def sentence(self) -> str:
@@ -139,6 +141,7 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
         job_spec.max_down(),
         names=_published_changes(current, job_spec),
         notes=_budget_notes(current, job_spec),
+        changes=tuple(format_changes(current.to_json(), job_spec.to_json())),
         revision=revision,
     )
 

@@ -6,7 +6,7 @@ from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, Cluster, JoinToken, Lease, Site, Standby
 from scheduling.models.events import Event
 from scheduling.models.history import ArchivedJob, ArchiveFile, ArchiveState, Erasure, SavedQuery
-from scheduling.models.identities import IdentityKey, Secret, SecretGrant, SecretVersion
+from scheduling.models.identities import IdentityKey, Secret, SecretGrant, SecretVersion, TokenTemplate
 from scheduling.models.jobs import (
     CronJob,
     CronRun,
@@ -29,4 +29,4 @@ from scheduling.models.shells import LockFile, LockSession, ShellSession
 from scheduling.models.statistics import JournalTally, NoticeCount, PromisedEviction, PromiseReader, StatisticsReader
 from scheduling.models.tasks import CrashedPair, Departure, DisruptionCount, Task
 from scheduling.models.usage import CellAutoscaling, InstanceUsage, JobAutoscaling, MeteringHour, ReservedInHour
-from scheduling.models.workflows import Workflow, WorkflowNode, WorkflowReader
+from scheduling.models.workflows import AppliedWorkflow, Workflow, WorkflowNode, WorkflowReader

@@ -1,4 +1,6 @@
-"""The public keys with which programs verify the identity tokens of tasks, and the secrets of tenants."""
+"""The public keys with which programs verify the identity tokens of tasks, the secrets of tenants, and the templates
+that tokens may dispatch.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,9 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from quota.models import Tenant
+from quota.models import Tenant, Token
 from quota.models.fields import DnsLabelField
+from scheduling.models.jobs import JobTemplate
 
 
 class IdentityKey(models.Model):
@@ -103,3 +106,19 @@ class SecretGrant(models.Model):
 
     def __str__(self) -> str:
         return f"{self.secret_id} to {self.jobs}"
+
+
+class TokenTemplate(models.Model):
+    """A template that a token with the scope `dispatch` may dispatch. Without such a row, the token may do nothing."""
+
+    token = models.ForeignKey(Token, models.CASCADE, related_name="+", db_index=False)  # the constraint
+    template = models.ForeignKey(JobTemplate, models.CASCADE, related_name="+")
+
+    class Meta:
+        ordering = ["token", "template"]
+        constraints = [models.UniqueConstraint(fields=["token", "template"], name="one_row_per_token_and_template")]
+        verbose_name = _("template of a token")
+        verbose_name_plural = _("templates of tokens")
+
+    def __str__(self) -> str:
+        return f"{self.template_id} by {self.token_id}"

@@ -378,10 +378,10 @@ class JobNoticeReader(models.Model):
 class JobTemplate(models.Model):
     """A template: a job with parameters, which a dispatch submits with arguments (`scheduling.job_templates`).
 
-    `content`: description, parameters and job, as `TemplateSpecification.stored`. `digest`: of the content. `version`:
-    increases with each change. `last_number`: the last number that a dispatch has taken for the name of its job. Only
-    transactions that lock the cell's row change a template, except that a dispatch changes `last_number`, and an
-    erasure `changed_by`.
+    `content`: description, parameters, job and labels, as `TemplateSpecification.stored`. `labels`: of the template
+    itself, not of its jobs. `digest`: of the content. `version`: increases with each change. `last_number`: the last
+    number that a dispatch has taken for the name of its job. Only transactions that lock the cell's row change a
+    template, except that a dispatch changes `last_number`, and an erasure `changed_by`.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -389,6 +389,7 @@ class JobTemplate(models.Model):
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="job_templates", db_index=False)  # the constraint
     name = DnsLabelField(_("name"))
     description = models.CharField(_("description"), max_length=1000, blank=True)
+    labels = models.JSONField(_("labels"), default=dict, db_default={}, blank=True)
     content = models.JSONField(_("content"))
     digest = models.CharField(max_length=64)
     version = models.PositiveIntegerField(_("version"), default=1)

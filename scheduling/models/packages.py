@@ -75,6 +75,7 @@ class ConfigFile(models.Model):
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="config_files", db_index=False)
     name = DnsLabelField(_("name"))
     newest_version = models.PositiveIntegerField(_("newest version"), default=0)
+    labels = models.JSONField(_("labels"), default=dict, db_default={}, blank=True)
     created_by = models.CharField(_("created by"), max_length=200)
     created_at = models.DateTimeField(_("created"))
     deleted_at = models.DateTimeField(_("deleted"), null=True, blank=True)

@@ -1,4 +1,6 @@
-"""Workflows, their nodes, and the progress of the processes that advance them (`scheduling.workflows`)."""
+"""Workflows, their nodes, the workflows that `borgctl apply` has submitted, and the progress of the processes that
+advance workflows (`scheduling.workflows`).
+"""
 
 from __future__ import annotations
 
@@ -169,3 +171,24 @@ class WorkflowReader(models.Model):
 
     def __str__(self) -> str:
         return f"{self.cell} at revision {self.revision}"
+
+
+class AppliedWorkflow(models.Model):
+    """The file of a workflow that was submitted last with `if_changed`, as `borgctl apply` does. `digest`: of the
+    workflow. The row stays when the workflow has ended and was deleted, so that an equal file does not run again.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="+", db_index=False)  # the constraint
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="+")
+    name = DnsLabelField(_("name"))
+    digest = models.CharField(max_length=64)
+    submitted_at = models.DateTimeField(_("submitted"))
+
+    class Meta:
+        ordering = ["tenant", "cell", "name"]
+        constraints = [models.UniqueConstraint(fields=["tenant", "cell", "name"], name="one_applied_file_per_name")]
+        verbose_name = _("applied workflow")
+        verbose_name_plural = _("applied workflows")
+
+    def __str__(self) -> str:
+        return str(self.name)

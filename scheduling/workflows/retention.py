@@ -1,5 +1,6 @@
 """Deletes workflows that ended long ago, so that the history stays bounded: those whose `keep_s` is over, and those
-beyond the newest `MAX_ENDED` of a tenant.
+beyond the newest `MAX_ENDED` of a tenant. Remembers which files were submitted with `if_changed`, as `borgctl apply`
+does: a workflow runs once, so an equal file must not run again when the history of its workflow was deleted.
 
 A workflow is deleted in parts of `journal.CHUNK` nodes, each in a transaction of its own, and its row goes last.
 This locks only the row of the workflow. After the first part it cannot be retried any more.
@@ -7,13 +8,19 @@ This locks only the row of the workflow. After the first part it cannot be retri
 
 from __future__ import annotations
 
+import datetime as dt
+
 from django.db import transaction
 
+from quota.models import Tenant
 from scheduling.journal import journal
 from scheduling.journal.sql import execute, query
+from scheduling.models import AppliedWorkflow, Cell
 
 # Ended workflows of one tenant in one cell at most.
 MAX_ENDED = 500
+# Names of one tenant in one cell whose files are remembered. The oldest ones are forgotten.
+MAX_NAMES = 1_000
 
 # A client may repeat its request for this time. The row has its idempotency key, so it must not go before.
 _REPEATED_S = 600
@@ -46,6 +53,24 @@ def all_remove(cell_id: int) -> None:
         "SELECT id FROM scheduling_workflow WHERE cell_id = %s AND ended_at IS NOT NULL LIMIT 1", [cell_id]
     ):
         _remove_part(rows[0][0])
+
+
+def applied_is_new(cell: Cell, tenant: Tenant, name: str, digest: str, *, now: dt.datetime) -> bool:
+    """Return whether a workflow differs from the last one of this name, and remember it as the last one. The caller
+    has locked the cell's row, and submits the workflow in the same transaction.
+    """
+    rows = AppliedWorkflow.objects.filter(cell=cell, tenant=tenant)
+    if rows.filter(name=name, digest=digest).exists():
+        return False
+    AppliedWorkflow.objects.update_or_create(
+        cell=cell, tenant=tenant, name=name, defaults={"digest": digest, "submitted_at": now}
+    )
+    execute(
+        "DELETE FROM scheduling_appliedworkflow WHERE id IN (SELECT id FROM scheduling_appliedworkflow"
+        " WHERE cell_id = %s AND tenant_id = %s ORDER BY submitted_at DESC, id DESC OFFSET %s)",
+        [cell.pk, tenant.pk, MAX_NAMES],
+    )
+    return True
 
 
 def _remove_part(workflow_id: int) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
 from django.db.models import Count, Q
 
 from quota.models import Tenant
@@ -31,7 +30,7 @@ from scheduling.secrets import known_secrets, spec_rules
 from scheduling.spec.field_errors import rejection
 from scheduling.spec.job_spec import JobSpecification
 from scheduling.spec.privileges import privilege_refusal
-from scheduling.workflows import workflow_parser
+from scheduling.workflows import retention, workflow_parser
 from scheduling.workflows.graph_rules import NodeState
 from scheduling.workflows.node_rows import counters_recompute
 from scheduling.workflows.workflow_spec import Node, WorkflowSpecification, job_name
@@ -41,10 +40,12 @@ _MOST_PROBLEMS = 20  # with secrets, after which the other nodes are not checked
 
 @dataclass(frozen=True, slots=True)
 class WorkflowChange:
-    """The result of a submission. `outcome`: submitted, or unchanged if an equal workflow is live."""
+    """The result of a submission. `outcome`: submitted, or unchanged. `workflow`: None if an equal workflow has run
+    before.
+    """
 
     outcome: str
-    workflow: Workflow
+    workflow: Workflow | None
 
 
 def workflow_spec_for(
@@ -60,15 +61,18 @@ def workflow_spec_for(
     return spec
 
 
-def workflow_submit(*, principal: Principal, cell: Cell, spec: WorkflowSpecification, key: str = "") -> WorkflowChange:
+def workflow_submit(
+    *, principal: Principal, cell: Cell, spec: WorkflowSpecification, key: str = "", if_changed: bool = False
+) -> WorkflowChange:
     """Submit a workflow. The caller becomes its owner: its jobs have the permissions of the caller. If an equal
     workflow with this name is live, nothing changes.
 
-    `key`: an idempotency key; if an earlier submission had it, its workflow is returned, also if it has ended. Raises
-    `Conflict` if the key belongs to another workflow, or if a different one is live, `Rejected` if a limit is exceeded,
-    a package does not exist, a job may not use one of its secrets, one of its config files does not exist, or a value
-    in its `env` looks like a secret, and `Forbidden` if the caller may not submit the jobs. Ended workflows of the same
-    name stay in the history.
+    `if_changed`: nothing changes either if the last submission of this name with `if_changed` had an equal file, also
+    if its workflow has ended or was deleted. `key`: an idempotency key; if an earlier submission had it, its workflow
+    is returned, also if it has ended. Raises `Conflict` if the key belongs to another workflow, or if a different one
+    is live, `Rejected` if a limit is exceeded, a package does not exist, a job may not use one of its secrets, one of
+    its config files does not exist, or a value in its `env` looks like a secret, and `Forbidden` if the caller may not
+    submit the jobs. Ended workflows of the same name stay in the history.
     """
     _check_caller(principal, spec)
     tenant = Tenant.objects.filter(name=spec.tenant).first()
@@ -88,6 +92,8 @@ def workflow_submit(*, principal: Principal, cell: Cell, spec: WorkflowSpecifica
             if live.digest == digest:
                 return WorkflowChange("unchanged", live)
             raise is_live(spec.name)
+        if if_changed and not retention.applied_is_new(cell, tenant, spec.name, digest, now=entry.time):
+            return WorkflowChange("unchanged", None)
         check_number(cell, tenant, spec.name)
         _check_secrets(cell, spec, plain)
         reader_start(cell.pk, entry)
@@ -175,14 +181,6 @@ def tasks_running(workflow: Workflow) -> int:
     jobs = WorkflowNode.objects.filter(workflow=workflow, state=NodeState.RUNNING.value, job_id__isnull=False)
     numbers = Job.objects.filter(pk__in=jobs.order_by().values("job_id")).order_by().values_list("tasks_running")
     return sum(number for (number,) in numbers)
-
-
-@contextmanager
-def rehearsal() -> Iterator[None]:
-    """Run the `with` block, and roll back what it has changed."""
-    with transaction.atomic():
-        yield
-        transaction.set_rollback(True)
 
 
 def _check_names(spec: WorkflowSpecification) -> None:

@@ -123,6 +123,7 @@ DOORS = (
     Door("get", CONFIGS + "{config}/content/", (*MEMBERS, "sre"), **SEES),
     Door("get", CONFIGS + "{config}/diff/", (*MEMBERS, "sre"), **SEES),
     Door("put", CONFIGS + "{config}/", (*WRITERS, "sre"), 201, body={"content": "x"}, **SEES),
+    Door("post", CONFIGS + "{config}/plan/", (*WRITERS, "sre"), body={"content": "x"}, **SEES),
     Door("post", CONFIGS + "{config}/rollback/", (*WRITERS, "sre"), body={"version": 1}, **SEES),
     Door("delete", CONFIGS + "{config}/", (*WRITERS, "sre"), 204, **SEES),
     Door("get", "api/v1/capabilities/", ALL),
@@ -392,6 +393,7 @@ DOORS = (
     Door("get", TEMPLATE, (*MEMBERS, "sre"), **SEES),
     Door("put", TEMPLATE, (*WRITERS, "sre"), body=TEMPLATE_FILE, **SEES),
     Door("delete", TEMPLATE, (*WRITERS, "sre"), 204, **SEES),
+    Door("post", TEMPLATE + "plan/", (*WRITERS, "sre"), body=TEMPLATE_FILE, **SEES),
     Door("post", TEMPLATE + "dispatch/", (*WRITERS, "sre"), 201, body={"suffix": "x"}, **SEES),
     # workflows
     Door("get", "api/v1/cells/{cell}/workflows/", ALL),

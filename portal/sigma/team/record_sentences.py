@@ -46,6 +46,7 @@ SENTENCES: Mapping[str, str | Promise] = {
     "secret.revoked": gettext_lazy("The grant of the secret %(name)s to the jobs %(jobs)s was revoked."),
     "secret.deleted": gettext_lazy("The secret %(name)s was deleted."),
     "config.written": gettext_lazy("Version %(version)s of the config file %(name)s was written."),
+    "config.labelled": gettext_lazy("The labels of the config file %(name)s were changed."),
     "config.deleted": gettext_lazy("The config file %(name)s was deleted."),
     "secret.rekeyed": gettext_lazy("%(rows)s values of secrets were encrypted with the key %(key_id)s."),
     "token.issued": gettext_lazy("The token %(name)s was issued for %(user)s."),

@@ -35,6 +35,7 @@ def config_put(
     comment: str = "",
     if_version: int | None = None,
     plain: bool = False,
+    labels: Mapping[str, str] | None = None,
     restart: bool = True,
 ) -> files.FileChange:
     """Write a new version of a config file, as `files.config_write` does, and restart the jobs that ask for it.
@@ -50,6 +51,7 @@ def config_put(
         comment=comment,
         if_version=if_version,
         plain=plain,
+        labels=labels,
         restarts=partial(_restart, principal, tenant, name) if restart else None,
     )
 
