@@ -16,6 +16,7 @@ from scheduling.api import (
     config_files,
     cron_jobs,
     cures,
+    dispatch_tokens,
     drains,
     job_actions,
     job_usages,
@@ -90,6 +91,7 @@ _template = [
     path("", templates.TemplateView.as_view(), name="template"),
     path("plan/", templates.TemplatePlanView.as_view(), name="template-plan"),
     path("dispatch/", templates.DispatchView.as_view(), name="template-dispatch"),
+    path("dispatched/<str:job>/", templates.DispatchedJobView.as_view(), name="template-dispatched"),
 ]
 _workflow = [
     path("", workflows.WorkflowView.as_view(), name="workflow"),
@@ -188,6 +190,7 @@ _cell = [
     path("workflows/<str:tenant>/<str:name>/", include(_workflow)),
 ]
 urlpatterns = [
+    path("dispatch-tokens/", dispatch_tokens.DispatchTokensView.as_view(), name="dispatch-tokens"),
     path("tenants/<str:tenant>/configs/", config_files.ConfigFilesView.as_view(), name="config-files"),
     path("tenants/<str:tenant>/configs/<str:config>/", include(_config)),
     path("tenants/<str:tenant>/secrets/", secrets.SecretsView.as_view(), name="secrets"),

@@ -51,7 +51,9 @@ class TokenAuthentication(authentication.BaseAuthentication):
             if looks_like_one(secret):
                 user, principal = TaskCaller(), principal_of_identity(secret, request_id=request_id)
             else:
-                user, principal = principal_of_token(secret, request_id=request_id)
+                # `for_dispatch_tokens`: an attribute of the views that tokens with the scope `dispatch` may use.
+                dispatching = getattr(request.parser_context.get("view"), "for_dispatch_tokens", False)
+                user, principal = principal_of_token(secret, request_id=request_id, dispatching=dispatching)
         except (InvalidToken, BadIdentity) as error:
             forget_tenant(secret)
             raise exceptions.AuthenticationFailed(str(error)) from error

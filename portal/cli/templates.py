@@ -131,6 +131,20 @@ def dispatch(
     return session.say(answer, text)
 
 
+@template.command()
+def dispatched(
+    session: Context,
+    name: Name,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, such as resize-3.")],
+) -> None:
+    """Show the state of a job that was dispatched from a template. A token that may only dispatch can read the jobs
+    that it has dispatched itself.
+    """
+    answer = session.client.get(f"{named(session, name).path}dispatched/{part(job)}/")
+    counts = f"{answer['tasks_up']} of {output.number(answer['tasks_total'], 'task')} running"
+    return session.say(answer, f"{answer['name']}  {answer['outcome'] or answer['health']}  ({counts})")
+
+
 def _default(parameter: dict[str, Any], required: bool) -> str:
     default = parameter.get("default")
     if required or default is None:

@@ -86,14 +86,38 @@ def tokens_issue(
             )
         ),
     ] = None,
+    dispatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEMPLATE",
+            help="The token may only dispatch this template. Repeat the option for more templates of the tenant.",
+        ),
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option(help="Only with --dispatch: the service account that gets the token.")
+    ] = None,
 ) -> None:
     """Issue a token for yourself. Its secret is shown only once.
+
+    With --dispatch, the token may only dispatch the given templates, and read the state of the jobs that it has
+    dispatched. Give such a token to a CI system or to a webhook.
 
     The profile's token must have scope admin (`borgctl login --admin`). The profile's token becomes the parent of the
     new token. A token cannot expire later than its parent.
     """
-    given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
-    answer = session.client.post("/api/v1/tokens/", {key: value for key, value in given.items() if value is not None})
+    given: dict[str, Any] = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
+    path = "/api/v1/tokens/"
+    if dispatch:
+        if scope or tenant:
+            detail = "--dispatch decides what the token may do; leave --scope and --tenant out"
+            raise bad_usage(detail, dispatch="not with --scope or --tenant")
+        templates = [str(session.job(template)) for template in dispatch]
+        given = {"name": name, "templates": templates, "account": account, "expires_at": expires}
+        path = "/api/v1/dispatch-tokens/"
+    elif account:
+        detail = "--account belongs to --dispatch; use `borgctl service-account token` for other tokens of the account"
+        raise bad_usage(detail, account="not without --dispatch")
+    answer = session.client.post(path, {key: value for key, value in given.items() if value is not None})
     return session.say(answer, answer["secret"])
 
 

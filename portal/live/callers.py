@@ -13,6 +13,7 @@ from django.utils.crypto import constant_time_compare
 
 from quota.tenancy.authentication import InvalidToken, principal_of_token, principal_of_user
 from quota.tenancy.second_factor import step_needed
+from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
 from scheduling.identity.task_tokens import BadIdentity, looks_like_one
@@ -57,7 +58,7 @@ def _has_password_of(user: AbstractBaseUser, session_hash: str) -> bool:
 def _of_secret(secret: str) -> Principal | None:
     try:
         return principal_of_identity(secret) if looks_like_one(secret) else principal_of_token(secret)[1]
-    except (InvalidToken, BadIdentity):
+    except (InvalidToken, BadIdentity, Forbidden):  # a token that may only dispatch opens no connection
         return None
 
 

@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from quota.models import Membership, Tenant
 from quota.tenancy.members import membership_set
 from quota.tenancy.tokens import token_issue
-from quota.vocabulary.permissions import Principal, Role, Scope
+from quota.vocabulary.permissions import GENERAL_SCOPES, Principal, Role, Scope
 
 
 def first_users_create(*, principal: Principal, tenant: Tenant) -> dict[str, dict[str, str]]:
@@ -18,7 +18,7 @@ def first_users_create(*, principal: Principal, tenant: Tenant) -> dict[str, dic
     its name. For a user that exists, return only the name.
     """
     return {
-        "sre": _user(principal, "sre", staff=True, scopes=list(Scope)),
+        "sre": _user(principal, "sre", staff=True, scopes=list(GENERAL_SCOPES)),
         "demo": _user(principal, "demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=tenant),
     }
 

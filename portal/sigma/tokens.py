@@ -1,4 +1,6 @@
-"""The page of the user's own tokens, where the user issues, rotates and revokes tokens."""
+"""The page of the user's own tokens, where the user issues, rotates and revokes tokens, also those that may only
+dispatch templates.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ from portal.sigma.frame.token_rotation import overlap_options, rotated, successo
 from quota.selectors import tenant_named, tokens_of
 from quota.tenancy.tokens import token_issue, token_revoke
 from quota.vocabulary.errors import NotFound
-from quota.vocabulary.permissions import Principal, Scope
+from quota.vocabulary.permissions import GENERAL_SCOPES, Principal, Scope
 from quota.vocabulary.token_order import in_families
+from scheduling.job_templates.dispatch_tokens import dispatch_token_issue, full_name, templates_of, templates_offered
 
 PAGE_SIZE = 50
 DAYS = [7, 30, 90, 365]
@@ -39,18 +42,33 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
     """
     limit = settings.BORG_TOKEN_DAYS
     offered = [days for days in DAYS if not limit or days <= limit] or [limit]
+    usual = str(90 if 90 in offered else offered[-1])
     context: dict[str, Any] = {
-        "scopes": [scope.value for scope in Scope],
+        "scopes": [scope.value for scope in GENERAL_SCOPES],
+        "templates": [full_name(row) for row in templates_offered(principal)],
         "days": offered,
         "limit_days": limit,
         "overlaps": overlap_options(),
         "tenants": tenants_of(principal),
         "now": timezone.now(),
-        "given": {"scopes": ["read", "write"], "days": str(90 if 90 in offered else offered[-1])},
+        "given": {"scopes": ["read", "write"], "days": usual},
+        "dispatch": {"templates": [], "days": usual},
     }
     if request.method == "POST" and request.POST.get("do") == "rotate":
         with problem_kept(context):
             context["issued"], context["secret"] = rotated(principal, request.POST)
+    elif request.method == "POST" and request.POST.get("do") == "dispatch":
+        post = request.POST
+        context["dispatch"] = {**given_in(post, "name", "days"), "templates": post.getlist("templates")}
+        with problem_kept(context):
+            days = number_among(post, "days", offered)
+            context["issued"], context["secret"] = dispatch_token_issue(
+                principal=principal,
+                user=request.user,  # type: ignore[arg-type]
+                name=post.get("name", "")[:100],
+                templates=post.getlist("templates"),
+                expires_at=timezone.now() + dt.timedelta(days=days),
+            )
     elif request.method == "POST":
         post = request.POST
         context["given"] = {**given_in(post, "name", "tenant", "days"), "scopes": post.getlist("scopes")}
@@ -69,6 +87,9 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
     shown.object_list = in_families(
         shown.object_list, key=lambda row: row.key, parent=lambda row: row.parent.key if row.parent else None
     )
+    dispatched = templates_of([row.key for row in shown if Scope.DISPATCH.value in row.scopes])
+    for row in shown:
+        row.dispatches = [full_name(template) for template in dispatched.get(row.key, ())]
     context["page_obj"] = shown
     return rendered(request, "sigma/tokens.html", context, status=201 if "issued" in context else 200)
 

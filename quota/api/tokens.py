@@ -23,7 +23,7 @@ from quota.tenancy.sign_in_limits import address_of, check_limited
 from quota.tenancy.token_rotation import LONGEST_OVERLAP, OVERLAP, token_rotate
 from quota.tenancy.tokens import default_end, token_issue, token_revoke
 from quota.vocabulary.errors import Rejected
-from quota.vocabulary.permissions import Principal, Scope
+from quota.vocabulary.permissions import GENERAL_SCOPES, Principal, Scope
 
 _HOUR = dt.timedelta(hours=1)
 
@@ -61,7 +61,8 @@ class TokenSerializer(serializers.ModelSerializer[Any]):
 class NewTokenSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
     scopes = serializers.ListField(
-        child=serializers.ChoiceField([scope.value for scope in Scope]), default=[Scope.READ.value, Scope.WRITE.value]
+        child=serializers.ChoiceField([scope.value for scope in GENERAL_SCOPES]),
+        default=[Scope.READ.value, Scope.WRITE.value],
     )
     tenant = serializers.CharField(max_length=63, required=False, allow_null=True)
     expires_at = serializers.DateTimeField(

@@ -18,7 +18,7 @@ from django.db import connection
 
 from quota import clock
 from quota.models import Token
-from quota.vocabulary.errors import NotFound
+from quota.vocabulary.errors import Forbidden, NotFound
 from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
 
 # The time of a token's last use is written at most this often, because otherwise every request would write a row.
@@ -43,10 +43,14 @@ class InvalidToken(Exception):
     """The error for a bearer token that is unknown, expired or revoked. The message says what to do."""
 
 
-def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBaseUser, Principal]:
-    """Return the user and the principal of a token.
+def principal_of_token(
+    secret: str, *, request_id: str = "", dispatching: bool = False
+) -> tuple[AbstractBaseUser, Principal]:
+    """Return the user and the principal of a token. `dispatching`: whether the request dispatches a template, or reads
+    the state of a job that was dispatched.
 
-    Raises `InvalidToken` if the token is unknown, expired or revoked, or if its user is not active.
+    Raises `InvalidToken` if the token is unknown, expired or revoked, or if its user is not active. Raises `Forbidden`
+    if the token may only dispatch, and the request does something else.
     """
     parts = secret.split("_", 2)
     if len(parts) != 3 or parts[0] != "borg":
@@ -68,10 +72,15 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
         raise InvalidToken(
             "the user of this token is disabled; ask an owner of the tenant or an SRE to enable the user"
         )
+    scope_set = frozenset(Scope(scope) for scope in scopes)
+    if Scope.DISPATCH in scope_set and not dispatching:
+        detail = (
+            f"token {parts[1]} may only dispatch its templates and read the state of the jobs that it has dispatched"
+        )
+        raise Forbidden("token.use", f"{detail}; use another token for this request")
     if last_used_at is None or now - last_used_at > LAST_USED_EVERY:
         Token.objects.filter(key=parts[1]).update(last_used_at=now)
     rights = [row[end:] for row in rows]
-    scope_set = frozenset(Scope(scope) for scope in scopes)
     principal = _principal(user, rights, request_id=request_id, tenant=tenant, scopes=scope_set)
     return user, replace(principal, token=parts[1])
 

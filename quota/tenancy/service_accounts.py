@@ -137,7 +137,7 @@ def service_account_token(
     new token never ends later than the caller's token.
     """
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
-    wide = sorted(set(scopes or ()) - set(SCOPES))
+    wide = sorted(set(scopes or ()) - {*SCOPES, Scope.DISPATCH.value})
     if wide:
         raise invalid(
             "scopes",

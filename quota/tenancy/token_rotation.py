@@ -93,6 +93,9 @@ _SHORTEN = """
 
 def _check(old: Token, now: dt.datetime) -> None:
     """Raise `Conflict` if the token `old` cannot be rotated now."""
+    if Scope.DISPATCH.value in old.scopes:
+        cure = "issue another one with `borgctl tokens issue NAME --dispatch TEMPLATE`, and then revoke this one"
+        raise Conflict("dispatch-token", f"the token {old.key} may only dispatch, and is not rotated; {cure}")
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict("token-ended", f"the token {old.key} has expired or was revoked; issue a new token instead")
     if not old.user.is_active:

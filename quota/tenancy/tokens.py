@@ -18,7 +18,7 @@ from quota.models import ServiceAccount, Tenant, Token
 from quota.records import RecordEntry
 from quota.tenancy.authentication import token_digest
 from quota.vocabulary.errors import Forbidden, NotFound, Rejected, invalid
-from quota.vocabulary.permissions import Action, Principal, Scope, may
+from quota.vocabulary.permissions import GENERAL_SCOPES, Action, Principal, Scope, may
 
 # By default, a token ends after this time, or with its parent if that is earlier.
 TOKEN_LASTS = dt.timedelta(days=90)
@@ -47,11 +47,13 @@ def token_issue(
         )
     if Scope.ADMIN not in principal.scopes:
         raise admin_needed(principal, "token.issue", "issue a token")
-    unknown = sorted(set(scopes) - {scope.value for scope in Scope})
-    if unknown or not scopes:
-        known = ", ".join(scope.value for scope in Scope)
+    dispatches = scopes == [Scope.DISPATCH.value]
+    unknown = set(scopes) - {scope.value for scope in GENERAL_SCOPES}
+    if (unknown or not scopes) and not dispatches:
+        known = ", ".join(scope.value for scope in GENERAL_SCOPES)
         raise invalid("scopes", f"{scopes!r} is not a list of scopes; give some of {known}", "invalid-scopes")
-    beyond = sorted(set(scopes) - {scope.value for scope in principal.scopes})
+    wanted = [Scope.WRITE.value] if dispatches else scopes  # to dispatch is to submit jobs
+    beyond = sorted(set(wanted) - {scope.value for scope in principal.scopes})
     if beyond:
         raise Rejected(
             "scopes-too-wide",

@@ -34,11 +34,20 @@ class CapabilityKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """The scopes that a token can have. A token gives only those rights of its user that its scopes allow."""
+    """The scopes that a token can have. A token gives only those rights of its user that its scopes allow.
+
+    A token with the scope `dispatch` has no other scope. It may only dispatch the templates that it was issued for, and
+    read the state of the jobs that it has dispatched.
+    """
 
     READ = "read"
     WRITE = "write"
     ADMIN = "admin"
+    DISPATCH = "dispatch"
+
+
+# The scopes that tokens of people can have together.
+GENERAL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
 
 
 class Action(StrEnum):

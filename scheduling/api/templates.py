@@ -14,16 +14,22 @@ from quota.api.problems import ProblemSerializer
 from quota.dry_run import DRY_RUN, dry_run, rehearsal
 from quota.paging import IdPaging, paged
 from quota.vocabulary.errors import Rejected
-from quota.vocabulary.permissions import Action
+from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.api.base import BodyParser, CellView, valid, whole
 from scheduling.api.change_serializers import OUTCOMES, problem_document
+from scheduling.api.fields import JobHealthField, LifeField
+from scheduling.api.job_serializers import JobSerializer
 from scheduling.api.preconditions import IF_REVISION, KEY, idempotency_key, if_revision
-from scheduling.job_templates import selectors, template_spec, templates
+from scheduling.job_templates import dispatch_tokens, selectors, template_spec, templates
 from scheduling.models import JobTemplate, JobTemplateVersion
 from scheduling.spec.merge_patch import format_changes
 
 _VERSION = OpenApiParameter("version", OpenApiTypes.INT, description="An earlier version. Default: the newest one.")
+_OF_DISPATCHED = (
+    *("name", "uid", "state", "health", "outcome", "tasks_total", "tasks_up", "tasks_pending", "tasks_dead"),
+    *("created_at", "ended_at"),
+)
 _FILTERS = [
     OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only templates of this tenant."),
     OpenApiParameter("selector", OpenApiTypes.STR, description="Return only templates whose labels match."),
@@ -202,7 +208,50 @@ class TemplatePlanView(_FileView):
         return Response(answer | {"outcome": done.outcome, "sentence": f"Template {name} {words[done.outcome]}."})
 
 
-class DispatchView(CellView):
+DispatchedJobSerializer = inline_serializer(
+    "DispatchedJob",
+    {
+        "name": serializers.CharField(),
+        "uid": serializers.UUIDField(),
+        "state": LifeField(),
+        "health": JobHealthField(),
+        "outcome": serializers.CharField(help_text="How the job has ended; empty as long as it is live."),
+        "tasks_total": serializers.IntegerField(),
+        "tasks_up": serializers.IntegerField(help_text="Tasks that run and whose health check passes."),
+        "tasks_pending": serializers.IntegerField(),
+        "tasks_dead": serializers.IntegerField(),
+        "created_at": serializers.DateTimeField(),
+        "ended_at": serializers.DateTimeField(allow_null=True),
+    },
+)
+
+
+class _DispatchView(CellView):
+    """A view that tokens with the scope `dispatch` may use for their templates."""
+
+    for_dispatch_tokens = True
+
+    @property
+    def principal(self) -> Principal:
+        """Return the caller. A token with the scope `dispatch` may act only on its templates."""
+        path = self.kwargs
+        return dispatch_tokens.caller(super().principal, path["cell"], path["tenant"], path["name"])
+
+
+class DispatchedJobView(_DispatchView):
+    @extend_schema(operation_id="templates_dispatched", responses=DispatchedJobSerializer)
+    def get(self, request: Request, cell: str, tenant: str, name: str, job: str) -> Response:
+        """Return the state of a job that was dispatched from this template. A token with the scope `dispatch` can read
+        only the jobs that it has dispatched itself.
+        """
+        principal = self.principal
+        found = self.job(cell, tenant, job)
+        dispatch_tokens.check_dispatched(principal, found, name)
+        shown = JobSerializer(found, context={"extra": found.cell.extra_resources}).data
+        return Response({field: shown[field] for field in _OF_DISPATCHED})
+
+
+class DispatchView(_DispatchView):
     rehearses_itself = True
 
     @extend_schema(
@@ -213,12 +262,13 @@ class DispatchView(CellView):
     )
     def post(self, request: Request, cell: str, tenant: str, name: str) -> Response:
         """Submit a job from a template with arguments. The job has your permissions. Other systems can use this URL as
-        a webhook, with the token of a service account.
+        a webhook, with a token that may only dispatch (`dispatch-tokens/`).
         """
-        row = selectors.template_named(self.principal, self.cell(cell), tenant, name)
+        principal = self.principal
+        row = selectors.template_named(principal, self.cell(cell), tenant, name)
         given, rehearsed = valid(DispatchSerializer, request.data), dry_run(request)
         done = templates.template_dispatch(
-            principal=self.principal,
+            principal=principal,
             template=row,
             given=given["parameters"],
             suffix=given["suffix"],

@@ -22,6 +22,8 @@ from scheduling.spec.schema import API_VERSION
 KIND = "Template"
 # The label of each job, with the name of its template.
 LABEL = "template"
+# The label of each job that a token with the scope `dispatch` has dispatched, with the key of the token.
+DISPATCHED_BY = "dispatched-by"
 # A job is named NAME-SUFFIX. Names of jobs have at most 63 characters.
 MAX_NAME, MAX_SUFFIX = 42, 20
 MAX_BYTES = 256 * 2**10
@@ -116,10 +118,12 @@ def _part_at(job: Any, path: str) -> Any:
     return job
 
 
-def dispatched(name: str, stored: Mapping[str, Any], given: Mapping[str, Any], suffix: str) -> dict[str, Any]:
+def dispatched(
+    name: str, stored: Mapping[str, Any], given: Mapping[str, Any], suffix: str, *, token: str = ""
+) -> dict[str, Any]:
     """Return the job file of a dispatch. `stored`: as in `TemplateSpecification.stored`. `given`: the arguments.
-    `suffix`: the end of the job's name. Raises `Rejected`, which names each
-    wrong argument.
+    `suffix`: the end of the job's name. `token`: the key of the token for `DISPATCHED_BY`, or "". Raises `Rejected`,
+    which names each wrong argument.
     """
     problems = Problems()
     if suffix and (len(suffix) > MAX_SUFFIX or not DNS_LABEL.fullmatch(f"x{suffix}")):
@@ -130,15 +134,19 @@ def dispatched(name: str, stored: Mapping[str, Any], given: Mapping[str, Any], s
         check_size(stored["job"], values, problems)
     if problems.found:
         raise rejection(problems.found)
-    return job_file(name, suffix, stored["job"], values)
+    return job_file(name, suffix, stored["job"], values, token=token)
 
 
-def job_file(name: str, suffix: str, job: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job file with the values of the parameters, its name, and the label of the template."""
+def job_file(
+    name: str, suffix: str, job: Mapping[str, Any], values: Mapping[str, Any], *, token: str = ""
+) -> dict[str, Any]:
+    """Return the job file with the values of the parameters, its name, and the label of the template. `token`: as in
+    `dispatched`.
+    """
     file = filled(job, values)
     labels = file.get("labels") or {}
     if isinstance(labels, dict):
-        labels = {**labels, LABEL: name}
+        labels = {**labels, LABEL: name, **({DISPATCHED_BY: token} if token else {})}
     return file | {"name": f"{name}-{suffix}", "labels": labels}
 
 

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from quota.models import Tenant
 from quota.vocabulary.errors import Conflict, NotFound, Rejected
-from quota.vocabulary.permissions import Action, Principal
+from quota.vocabulary.permissions import Action, Principal, Scope
 from scheduling.access.tenant_permission import own_tenant, require_tenant
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState
@@ -133,9 +133,10 @@ def template_dispatch(
     if known := _of_key(row, key):
         return known
     _check_revision(row, if_revision, row.name)
+    token = principal.token if Scope.DISPATCH in principal.scopes else ""
     for attempt in range(_TRIES):
         number = "" if suffix else str(_next_number(row, take=not dry_run))
-        file = template_spec.dispatched(row.name, row.content, given, suffix or number)
+        file = template_spec.dispatched(row.name, row.content, given, suffix or number, token=token)
         try:
             job_spec = spec_for(principal=principal, cell=template.cell, file=file, tenant=template.tenant.name)
             done = job_submit(principal=principal, cell=template.cell, job_spec=job_spec, key=key, dry_run=dry_run)

@@ -79,6 +79,16 @@ DOORS = (
         body={"name": "t", "scopes": ["read"], "tenant": "own"},
         expect={"stranger": 404},
     ),
+    # own templates are hidden from strangers, and a buyer or a viewer may not dispatch
+    Door("get", "api/v1/dispatch-tokens/", ALL),
+    Door(
+        "post",
+        "api/v1/dispatch-tokens/",
+        (*WRITERS, "sre"),
+        201,
+        body={"name": "t", "templates": ["cc/own/tool"]},
+        expect={"stranger": 404},
+    ),
     Door("delete", "api/v1/tokens/{key}/", ("sre",), refused=404),
     Door("post", "api/v1/tokens/{key}/rotate/", (), refused=404, body={}),
     # sessions belong to a person: a token that is bound to a tenant reaches none
@@ -394,6 +404,7 @@ DOORS = (
     Door("put", TEMPLATE, (*WRITERS, "sre"), body=TEMPLATE_FILE, **SEES),
     Door("delete", TEMPLATE, (*WRITERS, "sre"), 204, **SEES),
     Door("post", TEMPLATE + "plan/", (*WRITERS, "sre"), body=TEMPLATE_FILE, **SEES),
+    Door("get", TEMPLATE + "dispatched/{job}/", (), refused=404, foreign=()),  # no job of the template
     Door("post", TEMPLATE + "dispatch/", (*WRITERS, "sre"), 201, body={"suffix": "x"}, **SEES),
     # workflows
     Door("get", "api/v1/cells/{cell}/workflows/", ALL),

@@ -32,7 +32,7 @@ from schemathesis.specs.openapi.checks import (
 
 from quota.admission import published_capacity
 from quota.tenancy.tokens import token_issue
-from quota.vocabulary.permissions import Role, Scope, system
+from quota.vocabulary.permissions import GENERAL_SCOPES, Role, Scope, system
 from tests.examples import SEARCH
 from tests.integration import rows
 from tests.integration import world as people
@@ -81,7 +81,7 @@ def _callers() -> dict[str, dict[str, str]]:
     published_capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)
     job = people.submit(people.principal("ann", tenant=tenant), cell, people.a_file(priority=0))
     people.bring_up(job, machine)
-    every = list(Scope)
+    every = list(GENERAL_SCOPES)
     owner = people.a_user("owner", tenant=tenant)
     return {
         "sre": _token(people.a_user("sre", sre=True), every),

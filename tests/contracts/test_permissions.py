@@ -22,7 +22,7 @@ from quota import clock
 from quota.admission import published_capacity
 from quota.billing.ledger import budget_grant
 from quota.market.orders import order_place
-from quota.models import ApprovalRule
+from quota.models import ApprovalRule, Tenant
 from quota.notifications.channels import channel_add
 from quota.pricing.price_lists import quote_make
 from quota.tenancy.capabilities import capability_ask, capability_grant
@@ -32,6 +32,7 @@ from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Role, Scope, system
 from scheduling.cells.sites import cluster_create, site_create
 from scheduling.job_templates import templates
+from scheduling.job_templates.dispatch_tokens import dispatch_token_issue
 from scheduling.jobs import submit_and_kill
 from scheduling.locks import locks
 from scheduling.locks.sessions import Space
@@ -247,6 +248,30 @@ def test_each_role_may_do_what_its_row_allows(world: World, door: Door) -> None:
         assert world.call(role, door, "other") == expected, f"{role} at a foreign tenant"
         if role not in ("anonymous", "sre"):
             assert world.call(role, door, "nobody") == 404, f"{role} at a tenant that does not exist"
+
+
+def test_a_token_that_may_only_dispatch_opens_nothing_else(world: World) -> None:
+    """Call every endpoint with a token for the template `tool` of tenant `own`."""
+    principal = people.principal("boss-of-own", tenant=Tenant.objects.get(name="own"))
+    with transaction.atomic():
+        _, secret = dispatch_token_issue(
+            principal=principal, user=people.a_user("boss-of-own"), name="ci", templates=["cc/own/tool"]
+        )
+        world.clients["dispatcher"] = Client(headers={"Authorization": f"Bearer {secret}"})
+        open_to_all = ("api/v1/login/", "api/v1/schema/")
+        for door in DOORS:
+            own, other = (world.answer("dispatcher", door, tenant) for tenant in ("own", "other"))
+            name = f"{door.method} {door.path}"
+            if door.path.endswith("/{name}/dispatch/"):
+                assert (own.status_code, other.status_code) == (201, 403), name
+                assert "may not dispatch template cc/other/tool; it may dispatch cc/own/tool" in other.json()["detail"]
+            elif door.path.endswith("/dispatched/{job}/"):
+                assert (own.status_code, other.status_code) == (404, 403), "it has dispatched no job yet"
+            elif door.path not in open_to_all:
+                assert (own.status_code, other.status_code) == (403, 403), name
+                assert "may only dispatch its templates and read the state" in own.json()["detail"], name
+        transaction.set_rollback(True)
+    del world.clients["dispatcher"]
 
 
 PAGE_PARTS = {

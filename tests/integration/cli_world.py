@@ -14,7 +14,7 @@ from typing import Any
 
 from quota.models import Tenant
 from quota.tenancy.tokens import token_issue
-from quota.vocabulary.permissions import Scope, system
+from quota.vocabulary.permissions import GENERAL_SCOPES, system
 from tests import borgctl
 from tests.borgctl import BORGCTL
 from tests.integration import world
@@ -72,7 +72,7 @@ def of(folder: Path, url: str, user: str, *, tenant: Tenant | None = None, sre: 
         principal=system("test"),
         user=world.a_user(user, tenant=tenant, sre=sre),
         name="cli",
-        scopes=[scope.value for scope in Scope],
+        scopes=[scope.value for scope in GENERAL_SCOPES],
     )
     return Cli(folder, url, BORG_TOKEN=secret)
 

@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 
 from borglet.messages import Health, Phase, Refusal, TaskKey, TaskReport
 from quota.tenancy.tokens import token_issue
-from quota.vocabulary.permissions import Scope, system
+from quota.vocabulary.permissions import GENERAL_SCOPES, system
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from tests.integration import portal_server, rows, world
@@ -65,7 +65,7 @@ def wire(portal, cell) -> Wire:
     rows.a_machine(cell)
     world.submit(world.principal("ann", tenant=tenant), cell, world.a_file())
     user = world.a_user("root", tenant=tenant, sre=True)
-    scopes = [scope.value for scope in Scope]
+    scopes = [scope.value for scope in GENERAL_SCOPES]
     return Wire(portal, token_issue(principal=system("test"), user=user, name="wire", scopes=scopes)[1])
 
 

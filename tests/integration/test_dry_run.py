@@ -30,7 +30,7 @@ from quota.models import (
     Token,
 )
 from quota.tenancy.tokens import token_issue
-from quota.vocabulary.permissions import Scope, system
+from quota.vocabulary.permissions import GENERAL_SCOPES, system
 from scheduling.journal import journal
 from scheduling.models import JoinToken, Machine
 from tests.integration import rows
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def sre() -> Client:
     cache.clear()
     user = get_user_model().objects.create_user("root", password="x" * 12, is_staff=True, is_superuser=True)
-    _, secret = token_issue(principal=system("test"), user=user, name="t", scopes=[s.value for s in Scope])
+    _, secret = token_issue(principal=system("test"), user=user, name="t", scopes=[s.value for s in GENERAL_SCOPES])
     return Client(headers={"authorization": f"Bearer {secret}"})
 
 

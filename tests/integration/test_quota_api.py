@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from quota.models import CellCapacity, Membership, Record, Tenant, Token
 from quota.tenancy.tokens import token_issue
-from quota.vocabulary.permissions import Scope, system
+from quota.vocabulary.permissions import GENERAL_SCOPES, Scope, system
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +38,7 @@ def world():
     return tenant
 
 
-def bearer(username: str, *, scopes=tuple(Scope), tenant=None) -> Client:
+def bearer(username: str, *, scopes=GENERAL_SCOPES, tenant=None) -> Client:
     user = get_user_model().objects.get(username=username)
     _, secret = token_issue(
         principal=system("test"), user=user, name="test", scopes=[s.value for s in scopes], tenant=tenant

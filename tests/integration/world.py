@@ -12,7 +12,7 @@ from django.test import Client
 from quota.models import Membership, Tenant
 from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.tokens import token_issue
-from quota.vocabulary.permissions import Principal, Role, Scope, system
+from quota.vocabulary.permissions import GENERAL_SCOPES, Principal, Role, Scope, system
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.states import Observation
 from scheduling.jobs import submit_and_kill
@@ -21,7 +21,7 @@ from scheduling.models import Cell, Job, Machine, Task
 from scheduling.spec import job_spec, parser
 from scheduling.tasks import reported_states, transitions
 
-ALL_SCOPES = tuple(Scope)
+ALL_SCOPES = GENERAL_SCOPES
 
 
 def a_file(name: str = "web", **changes: Any) -> dict[str, Any]:

@@ -50,6 +50,7 @@ SENTENCES: Mapping[str, str | Promise] = {
     "config.deleted": gettext_lazy("The config file %(name)s was deleted."),
     "secret.rekeyed": gettext_lazy("%(rows)s values of secrets were encrypted with the key %(key_id)s."),
     "token.issued": gettext_lazy("The token %(name)s was issued for %(user)s."),
+    "token.restricted": gettext_lazy("The token %(key)s may only dispatch: %(templates)s."),
     "token.rotated": gettext_lazy("The token %(key)s was replaced by %(successor)s, and is valid until %(until)s."),
     "session.ended": gettext_lazy("A session of %(user)s was ended."),
     "second-factor.removed": gettext_lazy("The second factors of %(user)s were removed."),
