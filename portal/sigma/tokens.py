@@ -61,13 +61,13 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
         post = request.POST
         context["dispatch"] = {**given_in(post, "name", "days"), "templates": post.getlist("templates")}
         with problem_kept(context):
-            days = number_among(post, "days", offered)
+            lasts = dt.timedelta(days=number_among(post, "days", offered))
             context["issued"], context["secret"] = dispatch_token_issue(
                 principal=principal,
                 user=request.user,  # type: ignore[arg-type]
                 name=post.get("name", "")[:100],
                 templates=post.getlist("templates"),
-                expires_at=timezone.now() + dt.timedelta(days=days),
+                expires_at=timezone.now() + lasts,
             )
     elif request.method == "POST":
         post = request.POST

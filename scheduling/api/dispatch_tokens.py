@@ -95,7 +95,7 @@ class DispatchTokensView(ListView):
         given = self.body(NewDispatchTokenSerializer)
         token, secret = dispatch_tokens.dispatch_token_issue(
             principal=self.principal,
-            user=request.user,
+            user=request.user,  # type: ignore[arg-type]
             name=given["name"],
             templates=given["templates"],
             account=given["account"],

@@ -482,8 +482,10 @@ def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecific
 
 def _check_secrets(job: Job, job_spec: spec.JobSpecification, current: JobSpec, *, earlier: bool) -> None:
     """Check the secrets that a new spec uses, and values in `env` that look like secrets. What the current spec has too
-    is accepted. `earlier`: the job had the new spec before, so nothing is checked.
+    is accepted. `earlier`: the job had the new spec before, so only erased values are rejected.
     """
+    if earlier and (problems := spec_rules.erased_values(job_spec)):
+        raise rejection(problems)
     if earlier or not (spec_rules.uses_any(job_spec) or spec_rules.plain_secrets(job_spec)):
         return
     before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))

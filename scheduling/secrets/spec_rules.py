@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scheduling.spec.job_spec import JobSpecification
-from scheduling.spec.masking import looks_secret
+from scheduling.spec.masking import ERASED, looks_secret
 from scheduling.spec.schema import SecretUse
 from scheduling.spec.task_spec import TaskSpec
+
+_ERASED = (
+    "the value was erased, because it looked like a secret; store it with `borgctl secret set NAME`, and use it as"
+    " `secrets: [{name: NAME, env: VARIABLE}]`"
+)
 
 
 def uses_of(spec: JobSpecification) -> Iterator[tuple[str, SecretUse]]:
@@ -42,6 +47,9 @@ def plain_secrets(spec: JobSpecification, before: JobSpecification | None = None
     problems: dict[str, str] = {}
     for path, task, names in _environments(spec):
         for name in sorted(names):
+            if task.env.get(name) == ERASED:
+                problems[f"{path}.{name}"] = _ERASED
+                continue
             if name in task.plain_env or name in known or not looks_secret(name, task.env.get(name, "")):
                 continue
             problems[f"{path}.{name}"] = (
@@ -50,6 +58,18 @@ def plain_secrets(spec: JobSpecification, before: JobSpecification | None = None
                 " task.plain_env if it is not secret"
             )
     return problems
+
+
+def erased_values(spec: JobSpecification) -> dict[str, str]:
+    """Return the problems of values in `env` that were erased, by their path in the job file. Also a spec that the job
+    had before cannot run without them.
+    """
+    return {
+        f"{path}.{name}": _ERASED
+        for path, task, names in _environments(spec)
+        for name in sorted(names)
+        if task.env.get(name) == ERASED
+    }
 
 
 def _environments(spec: JobSpecification) -> Iterator[tuple[str, TaskSpec, frozenset[str]]]:

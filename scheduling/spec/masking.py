@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 MASK = "(hidden: looks like a secret)"
+# What `manage.py secrets erase-env` writes in place of a value. A spec with it is rejected.
+ERASED = "(erased: looked like a secret)"
 
 # Parts of a name that mark a secret, at any position.
 _PARTS = re.compile(
@@ -38,6 +40,37 @@ def looks_secret(name: str, value: str) -> bool:
     ):
         return True
     return _VALUES.search(value) is not None
+
+
+def without_secrets(file: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return a copy of a job file in which `ERASED` replaces each environment value that looks like a secret, also in
+    overrides, and the number of these values. Variables in `plain_env` stay.
+    """
+    task = file.get("task")
+    base = task if isinstance(task, Mapping) else {}
+    changed, count = dict(file), 0
+    if base:
+        changed["task"], count = _erased_task(base, base)
+    if isinstance(file.get("overrides"), Mapping):
+        changed["overrides"] = {}
+        for key, patch in file["overrides"].items():
+            changed["overrides"][key], more = _erased_task(patch, base) if isinstance(patch, Mapping) else (patch, 0)
+            count += more
+    return changed, count
+
+
+def _erased_task(task: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return a task, or an override of the task `base`, without values that look like secrets, and their number."""
+    env = task.get("env")
+    plain = task.get("plain_env", base.get("plain_env")) or ()
+    if not isinstance(env, Mapping):
+        return dict(task), 0
+    gone = {
+        name
+        for name, value in env.items()
+        if name not in plain and isinstance(value, str) and value != ERASED and looks_secret(name, value)
+    }
+    return {**task, "env": {name: ERASED if name in gone else value for name, value in env.items()}}, len(gone)
 
 
 def masked(file: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ SENTENCES: Mapping[str, str | Promise] = {
     "secret.granted": gettext_lazy("The secret %(name)s was granted to the jobs %(jobs)s."),
     "secret.revoked": gettext_lazy("The grant of the secret %(name)s to the jobs %(jobs)s was revoked."),
     "secret.deleted": gettext_lazy("The secret %(name)s was deleted."),
+    "secret.env-erased": gettext_lazy("%(values)s values that looked like secrets were erased from old job files."),
     "config.written": gettext_lazy("Version %(version)s of the config file %(name)s was written."),
     "config.labelled": gettext_lazy("The labels of the config file %(name)s were changed."),
     "config.deleted": gettext_lazy("The config file %(name)s was deleted."),

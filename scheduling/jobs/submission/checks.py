@@ -76,7 +76,8 @@ def check_secrets(cell: Cell, items: Sequence[Item]) -> None:
     like a secret.
     """
     for item in items:
-        if not item.earlier and (problems := spec_rules.plain_secrets(item.spec)):
+        rule = spec_rules.erased_values if item.earlier else spec_rules.plain_secrets
+        if problems := rule(item.spec):
             item.refuse(rejection(problems))
     undecided = [item for item in items if item.verdict is None]
     refusals = known_secrets.refusals(cell.name, [item.spec for item in undecided])
