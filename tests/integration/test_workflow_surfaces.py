@@ -121,7 +121,7 @@ def test_borgctl_submits_lists_and_acts(cell, ann_cli) -> None:
     (ann_cli.folder / "team").mkdir()
     ann_cli.file(workflow_rows.a_workflow_file(), "team/w.json")
     _, problem = ann_cli.failing("apply", "team", "--yes")
-    assert "which runs once" in str(problem)
+    assert "a live workflow cannot be changed" in str(problem)
 
 
 def test_a_failed_workflow_is_notified_once(cell, ann) -> None:
