@@ -104,7 +104,7 @@ def apply(
     if spare and not prune:
         names = ", ".join(str(job) for _, job in spare[:10]) + (", …" if len(spare) > 10 else "")
         verb = "kills them" if all(kind.end == "kill" for kind, _ in spare) else "ends or deletes them"
-        output.remark(f"jobs without a file, which stay: {names}; `--owner {owner} --prune` {verb}")
+        output.remark(f"without a file, which stay: {names}; `--owner {owner} --prune` {verb}")
     if session.json:
         output.as_json({"owner": owner, "dry_run": dry_run, "jobs": rows})
 
@@ -319,7 +319,7 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
             )
             for row in rows
         ],
-        empty="No jobs.",
+        empty="No files.",
     )
     for row in (row for row in rows if row["changes"]):
         output.say(f"{row['kind']} {row['job']}:")

@@ -19,7 +19,7 @@ from django.db import connection
 from quota import clock
 from quota.models import Token
 from quota.vocabulary.errors import Forbidden, NotFound
-from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
+from quota.vocabulary.permissions import GENERAL_SCOPES, CapabilityKind, Principal, Role, Scope
 
 # The time of a token's last use is written at most this often, because otherwise every request would write a row.
 LAST_USED_EVERY = dt.timedelta(minutes=5)
@@ -90,7 +90,7 @@ def principal_of_user(
     *,
     request_id: str = "",
     tenant: str | None = None,
-    scopes: frozenset[Scope] = frozenset(Scope),
+    scopes: frozenset[Scope] = frozenset(GENERAL_SCOPES),
 ) -> Principal:
     """Return the principal of a signed-in user.
 
@@ -117,7 +117,7 @@ def principals_of_users(user_ids: Iterable[int]) -> dict[int, Principal]:
         )
         for user_id, *columns in cursor.fetchall():
             rights[user_id].append(columns)
-    scopes = frozenset(Scope)
+    scopes = frozenset(GENERAL_SCOPES)
     return {pk: _principal(user, rights[pk], request_id="", tenant=None, scopes=scopes) for pk, user in users.items()}
 
 

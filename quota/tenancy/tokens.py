@@ -133,8 +133,9 @@ def token_revoke(*, principal: Principal, key: str) -> Token:
     """Revoke a token and all its descendants immediately. A second call has no effect.
 
     Users may revoke their own tokens. Owners may also revoke tokens of their tenants' service accounts. SREs may revoke
-    all tokens. A token that is limited to a tenant can revoke only tokens of that tenant. Any token may revoke itself.
-    Raises `NotFound` for other tokens, and `Forbidden` if the caller's token has no scope admin. Locks: the token.
+    all tokens. A token that is limited to a tenant can revoke only tokens of that tenant. Any token may revoke itself,
+    except one that may only dispatch. Raises `NotFound` for other tokens, and `Forbidden` if the caller's token has no
+    scope admin. Locks: the token.
     """
     own = Q() if principal.sre and Scope.ADMIN in principal.scopes else issued_for(principal)
     if principal.tenant is not None:

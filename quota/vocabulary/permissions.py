@@ -144,7 +144,7 @@ class Principal:
     capabilities: frozenset[tuple[CapabilityKind, str]] = frozenset()
     tenant: str | None = None
     cell: str | None = None
-    scopes: frozenset[Scope] = frozenset(Scope)
+    scopes: frozenset[Scope] = frozenset(GENERAL_SCOPES)
     token: str = ""
     time_zone: str = "UTC"
 

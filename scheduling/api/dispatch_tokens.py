@@ -10,12 +10,11 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import selectors
 from quota.api.base import ListView
 from quota.api.tokens import TokenSerializer
 from quota.dry_run import DRY_RUN, dry_run
 from quota.models import Token
-from quota.tenancy.tokens import default_end
+from quota.tenancy.tokens import default_end, issued_for
 from quota.vocabulary.permissions import Scope
 from scheduling.job_templates import dispatch_tokens
 
@@ -72,12 +71,20 @@ IssuedDispatchToken = inline_serializer(
 
 
 class DispatchTokensView(ListView):
-    """List your tokens that may only dispatch templates."""
+    """List tokens that may only dispatch templates: your own, and those of the service accounts of your tenants if you
+    are an owner.
+    """
 
     serializer_class = DispatchTokenSerializer
 
     def get_queryset(self) -> QuerySet[Token]:
-        return selectors.tokens_of(self.principal).filter(scopes=[Scope.DISPATCH.value])
+        principal = self.principal
+        if Scope.READ not in principal.scopes:
+            return Token.objects.none()
+        rows = Token.objects.filter(issued_for(principal), scopes=[Scope.DISPATCH.value])
+        if principal.tenant is not None:
+            rows = rows.filter(tenant__name=principal.tenant)
+        return rows.select_related("tenant", "user", "parent", "successor").order_by("id")
 
     @extend_schema(
         operation_id="dispatch_tokens_issue",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
@@ -13,7 +14,7 @@ from rest_framework.response import Response
 from quota.api.problems import ProblemSerializer
 from quota.dry_run import DRY_RUN, dry_run, rehearsal
 from quota.paging import IdPaging, paged
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import require_tenant
 from scheduling.api.base import BodyParser, CellView, valid, whole
@@ -203,7 +204,9 @@ class TemplatePlanView(_FileView):
             answer |= {"outcome": "refused", "sentence": problem.detail, "problem": problem_document(problem)}
             return Response(answer)
         if before is not None:
-            answer["changes"] = format_changes(before.content, done.template.content)
+            answer["changes"] = format_changes(
+                selectors.content_masked(before.content), selectors.content_masked(done.template.content)
+            )
         words = {"submitted": "is new", "updated": "changes", "unchanged": "already has this content"}
         return Response(answer | {"outcome": done.outcome, "sentence": f"Template {name} {words[done.outcome]}."})
 
@@ -231,8 +234,8 @@ class _DispatchView(CellView):
 
     for_dispatch_tokens = True
 
-    @property
-    def principal(self) -> Principal:
+    @cached_property
+    def principal(self) -> Principal:  # type: ignore[override]
         """Return the caller. A token with the scope `dispatch` may act only on its templates."""
         path = self.kwargs
         return dispatch_tokens.caller(super().principal, path["cell"], path["tenant"], path["name"])
@@ -267,6 +270,10 @@ class DispatchView(_DispatchView):
         principal = self.principal
         row = selectors.template_named(principal, self.cell(cell), tenant, name)
         given, rehearsed = valid(DispatchSerializer, request.data), dry_run(request)
+        if given["suffix"] and dispatch_tokens.only_dispatches(principal):
+            raise invalid(
+                "suffix", "a token that may only dispatch cannot choose the name of the job; leave suffix out"
+            )
         done = templates.template_dispatch(
             principal=principal,
             template=row,

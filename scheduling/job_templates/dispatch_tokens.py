@@ -19,6 +19,7 @@ from django.db.models import Q, QuerySet
 
 from quota import records
 from quota.models import ServiceAccount, Tenant, Token
+from quota.tenancy.authentication import principal_of_user
 from quota.tenancy.service_accounts import service_account_named, service_account_token
 from quota.tenancy.tokens import token_issue
 from quota.vocabulary.errors import Forbidden, NotFound, invalid
@@ -51,14 +52,12 @@ def dispatch_token_issue(
     """
     rows = _templates(principal, templates)
     tenant = Tenant.objects.get(pk=rows[0].tenant_id)
+    found = _account(principal, tenant, account) if account else None
+    _check_role(user if found is None else found.user, tenant)
     with transaction.atomic():
-        if account:
+        if found is not None:
             token, secret = service_account_token(
-                principal=principal,
-                account=_account(principal, tenant, account),
-                name=name,
-                scopes=[Scope.DISPATCH.value],
-                expires_at=expires_at,
+                principal=principal, account=found, name=name, scopes=[Scope.DISPATCH.value], expires_at=expires_at
             )
         else:
             token, secret = token_issue(
@@ -79,8 +78,9 @@ def dispatch_token_issue(
 
 def caller(principal: Principal, cell: str, tenant: str, name: str) -> Principal:
     """Return the principal with whose permissions a request about a template is executed: `principal`, or for a token
-    with the scope `dispatch` its user with the scopes read and write in the cell and tenant of the template. Raises
-    `Forbidden` if the token may not dispatch this template. Makes one query for such a token.
+    with the scope `dispatch` its user with the scopes read and write in the cell and tenant of the template. It has the
+    role of the user in the tenant, but no capabilities and no rights of an SRE, because other members can change the
+    template. Raises `Forbidden` if the token may not dispatch this template. Makes one query for such a token.
     """
     if not only_dispatches(principal):
         return principal
@@ -89,12 +89,13 @@ def caller(principal: Principal, cell: str, tenant: str, name: str) -> Principal
         what = ", ".join(own) or "no template, because its templates were deleted"
         detail = f"token {principal.token} may not dispatch template {cell}/{tenant}/{name}; it may dispatch {what}"
         raise Forbidden("template.dispatch", detail)
-    return replace(principal, scopes=principal.scopes | {Scope.READ, Scope.WRITE}, cell=cell, tenant=tenant)
+    scopes = principal.scopes | {Scope.READ, Scope.WRITE}
+    return replace(_unprivileged(principal), scopes=scopes, cell=cell, tenant=tenant)
 
 
 def only_dispatches(principal: Principal) -> bool:
     """Return whether the caller uses a token that may only dispatch templates."""
-    return bool(principal.token) and Scope.DISPATCH in principal.scopes
+    return Scope.DISPATCH in principal.scopes
 
 
 def check_dispatched(principal: Principal, job: Job, template: str) -> None:
@@ -154,3 +155,17 @@ def _account(principal: Principal, tenant: Tenant, name: str) -> ServiceAccount:
     if not may(principal, Action.TENANT_VIEW, tenant=tenant.name):
         raise NotFound("service account", name)
     return service_account_named(tenant, name)
+
+
+def _check_role(user: AbstractBaseUser, tenant: Tenant) -> None:
+    """Raise `Forbidden` if the user of a new token could not dispatch with it."""
+    if not may(_unprivileged(principal_of_user(user)), Action.JOB_WRITE, tenant=tenant.name):
+        detail = (
+            f"{user.get_username()} has no role in tenant {tenant.name} that may submit jobs, so every dispatch with"
+        )
+        cure = "issue the token for a service account with the role operator (--account; REST: account)"
+        raise Forbidden("token.issue", f"{detail} the token would be rejected; {cure}")
+
+
+def _unprivileged(principal: Principal) -> Principal:
+    return replace(principal, sre=False, capabilities=frozenset())

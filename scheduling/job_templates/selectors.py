@@ -49,6 +49,11 @@ def content_shown(principal: Principal, template: JobTemplate) -> dict[str, Any]
     content: dict[str, Any] = template.content
     if may(principal, Action.JOB_WRITE, tenant=template.tenant.name, cell=template.cell.name):
         return content
+    return content_masked(content)
+
+
+def content_masked(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a template in which masks replace values that look secret."""
     parameters = content["parameters"]
     properties = {name: _masked(name, one) for name, one in parameters["properties"].items()}
     return content | {"job": masked(content["job"]), "parameters": parameters | {"properties": properties}}

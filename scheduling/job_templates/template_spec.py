@@ -101,7 +101,7 @@ def _check_job(file: TemplateFile, limits: parser.CellLimits, problems: Problems
         return
     free = {name for name in values if file.parameters.is_required(name)}
     try:
-        parser.parse(job_file(file.name, "1" * MAX_SUFFIX, file.job, values), limits=limits)
+        parser.parse(job_file(file.name, "1" * MAX_SUFFIX, file.job, values, token="0" * 12), limits=limits)
     except Rejected as problem:
         for path, message in problem.fields.items():
             if not free & uses(_part_at(file.job, path)):
@@ -170,6 +170,8 @@ def _check_header(file: TemplateFile, problems: Problems) -> None:
     labels = file.job.get("labels")
     if isinstance(labels, dict) and LABEL in labels:
         problems.add(f"job.labels.{LABEL}", "each job gets this label with the name of the template; remove it")
+    if isinstance(labels, dict) and DISPATCHED_BY in labels:
+        problems.add(f"job.labels.{DISPATCHED_BY}", "jobs that a token dispatches get this label; remove it")
     if (size := len(msgspec.json.encode((file.job, file.parameters)))) > MAX_BYTES:
         cure = f"give at most {MAX_BYTES:,}; move data into a package"
         problems.add("job", f"has {size:,} bytes in JSON with its parameters; {cure}")

@@ -130,10 +130,10 @@ def template_dispatch(
     """
     require_tenant(principal, Action.JOB_WRITE, template.tenant.name, template.cell.name)
     row = _read_again(template)
-    if known := _of_key(row, key):
+    token = principal.token if Scope.DISPATCH in principal.scopes else ""
+    if known := _of_key(row, key, token):
         return known
     _check_revision(row, if_revision, row.name)
-    token = principal.token if Scope.DISPATCH in principal.scopes else ""
     for attempt in range(_TRIES):
         number = "" if suffix else str(_next_number(row, take=not dry_run))
         file = template_spec.dispatched(row.name, row.content, given, suffix or number, token=token)
@@ -141,7 +141,7 @@ def template_dispatch(
             job_spec = spec_for(principal=principal, cell=template.cell, file=file, tenant=template.tenant.name)
             done = job_submit(principal=principal, cell=template.cell, job_spec=job_spec, key=key, dry_run=dry_run)
         except Rejected as problem:
-            if problem.code == "key-used" and (known := _of_key(row, key)):  # a repetition at the same moment
+            if problem.code == "key-used" and (known := _of_key(row, key, token)):  # a repetition at the same moment
                 return known
             if suffix or problem.code != "job-exists" or attempt == _TRIES - 1:
                 raise _named(problem, row) from None
@@ -164,19 +164,22 @@ def _next_number(row: JobTemplate, *, take: bool) -> int:
         _read_again(row)  # another dispatch has taken a number, or the template was deleted
 
 
-def _of_key(row: JobTemplate, key: str) -> Submission | None:
+def _of_key(row: JobTemplate, key: str, token: str) -> Submission | None:
     """Return the submission that an earlier request with this key has made from this template, or None if the key is
-    new. Raises `Conflict` if the key was used for something else.
+    new. `token`: the key of a token that may only dispatch, or "". Raises `Conflict` if the key was used for something
+    else, or if `token` has not dispatched the job. Such a token does not learn the names of other jobs.
     """
     jobs = Job.objects.select_related("cell", "tenant").filter(cell_id=row.cell_id, tenant_id=row.tenant_id, key=key)
     job = jobs.first() if key else None
     if job is None:
         return None
-    if job.labels.get(template_spec.LABEL) == row.name:
+    own = not token or job.labels.get(template_spec.DISPATCHED_BY) == token
+    if own and job.labels.get(template_spec.LABEL) == row.name:
         return Submission(job.name, job.tenant.name, "submitted", job=job)
+    named = f", {job.name}" if own else ""
     raise Conflict(
         "key-used",
-        f"Idempotency-Key: tenant {job.tenant.name} has already used this key for another job, {job.name}; use a new"
+        f"Idempotency-Key: tenant {job.tenant.name} has already used this key for another job{named}; use a new"
         " key for each dispatch",
         fields={"Idempotency-Key": "used for another job"},
     )

@@ -23,6 +23,7 @@ _PARTS = re.compile(
 _WORDS = frozenset({"PASS", "PWD", "KEY", "KEYS", "AUTH", "CREDS", "CRED", "DSN", "PAT", "COOKIE", "SALT"})
 _NO_SECRETS = frozenset({"PWD", "OLDPWD"})
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_VARIABLE = re.compile(r"\$\([a-z0-9_.]+\)")
 _VALUES = re.compile(
     r"://[^/\s:@]*:[^/\s@]+@"  # a URL with a password
     r"|\b(?:password|passwd|pwd)\s*=\s*[^\s;]"  # a connection string with a password
@@ -59,6 +60,11 @@ def without_secrets(file: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     return changed, count
 
 
+def _names_no_value(value: str) -> bool:
+    """Return whether a value is a mask, was erased, or consists of one variable, such as `$(param.token)`."""
+    return value in (MASK, ERASED) or _VARIABLE.fullmatch(value) is not None
+
+
 def _erased_task(task: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Return a task, or an override of the task `base`, without values that look like secrets, and their number."""
     env = task.get("env")
@@ -68,7 +74,7 @@ def _erased_task(task: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[dict
     gone = {
         name
         for name, value in env.items()
-        if name not in plain and isinstance(value, str) and value != ERASED and looks_secret(name, value)
+        if name not in plain and isinstance(value, str) and not _names_no_value(value) and looks_secret(name, value)
     }
     return {**task, "env": {name: ERASED if name in gone else value for name, value in env.items()}}, len(gone)
 

@@ -48,7 +48,8 @@ def old_remove(cell_id: int) -> bool:
 
 
 def all_remove(cell_id: int) -> None:
-    """Delete all ended workflows of a cell."""
+    """Delete all ended workflows of a cell, and forget which files were applied."""
+    AppliedWorkflow.objects.filter(cell_id=cell_id).delete()
     while rows := query(
         "SELECT id FROM scheduling_workflow WHERE cell_id = %s AND ended_at IS NOT NULL LIMIT 1", [cell_id]
     ):

@@ -83,13 +83,15 @@ def workflow_submit(
     plain = [spec_rules.plain_secrets(job) for job in spec.jobs]
     with journal.write(cell.pk, principal) as entry:
         if key and (known := Workflow.objects.filter(cell=cell, tenant=tenant, key=key).first()) is not None:
-            if (known.name, known.digest) == (spec.name, digest):
+            if known.name == spec.name and known.digest in ("", digest):  # "": it has lost values
                 return WorkflowChange("submitted", known)
             detail = f"Idempotency-Key: tenant {spec.tenant} has used this key for another workflow, {known.name}"
             raise Conflict("key-used", f"{detail}; use a new key", fields={"Idempotency-Key": "used before"})
         live = Workflow.objects.filter(cell=cell, tenant=tenant, name=spec.name, ended_at=None).first()
         if live is not None:
             if live.digest == digest:
+                if if_changed:  # an equal file must not run again after the end of this workflow either
+                    retention.applied_is_new(cell, tenant, spec.name, digest, now=entry.time)
                 return WorkflowChange("unchanged", live)
             raise is_live(spec.name)
         if if_changed and not retention.applied_is_new(cell, tenant, spec.name, digest, now=entry.time):

@@ -84,7 +84,7 @@ DOORS = (
     Door(
         "post",
         "api/v1/dispatch-tokens/",
-        (*WRITERS, "sre"),
+        WRITERS,
         201,
         body={"name": "t", "templates": ["cc/own/tool"]},
         expect={"stranger": 404},

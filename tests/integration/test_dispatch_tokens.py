@@ -58,6 +58,13 @@ def test_a_token_dispatches_its_templates_and_reads_only_its_jobs(boss: Client, 
     assert boss.get(f"{TEMPLATES}/resize/dispatched/resize-1/").status_code == 200
     assert boss.get(f"{TEMPLATES}/report/dispatched/resize-1/").status_code == 404, "it is from another template"
 
+    assert send(ci, RESIZE, {"parameters": {"file": "a"}, "suffix": "prod"}).status_code == 422
+    key_header = {"HTTP_IDEMPOTENCY_KEY": "run-1"}
+    body = json.dumps({"parameters": {"file": "k"}})
+    first, again = (ci.post(RESIZE, body, content_type="application/json", **key_header) for _ in range(2))
+    assert first.json()["job"] == again.json()["job"]
+    answer = other.post(RESIZE, body, content_type="application/json", **key_header)
+    assert (answer.status_code, first.json()["job"] in answer.json()["detail"]) == (409, False)
     for path in (f"{TEMPLATES}/report/dispatch/", "/api/v1/cells/cc/templates/other/resize/dispatch/"):
         answer = send(ci, path, {"parameters": {"file": "a"}})
         assert answer.status_code == 403
@@ -98,6 +105,11 @@ def test_a_token_needs_the_right_to_dispatch(boss: Client, cell, tenant, ann) ->
         answer = send(client, TOKENS, {"name": "ci", "templates": names})
         assert answer.status_code == status, answer.json()
     sre = world.bearer(world.a_user("root", sre=True))
+    answer = send(sre, TOKENS, {"name": "ci", "templates": ["cc/ubar/resize"]})
+    assert (answer.status_code, "issue the token for a service account" in answer.json()["detail"]) == (403, True)
+    service_account_create(principal=system("test"), tenant=tenant, name="looks", role="viewer")
+    answer = send(boss, TOKENS, {"name": "ci", "templates": ["cc/ubar/resize"], "account": "looks"})
+    assert "looks@ubar has no role in tenant ubar that may submit jobs" in answer.json()["detail"]
     answer = send(sre, TOKENS, {"name": "ci", "templates": ["cc/ubar/resize", "cc/other/resize"]})
     assert "issue one token per tenant" in answer.json()["detail"]
     answer = send(boss, "/api/v1/tokens/", {"name": "x", "scopes": ["read", "dispatch"]})
@@ -116,7 +128,7 @@ def test_a_service_account_gets_such_a_token(boss: Client, tenant, cell) -> None
     with pytest.raises(Conflict, match="may only dispatch, and is not rotated"):
         token_rotate(principal=world.principal("root", sre=True), key=token.key)
     shown = [row["templates"] for row in boss.get(TOKENS).json()["results"]]
-    assert shown == [], "the token belongs to the service account"
+    assert shown == [["cc/ubar/resize"]], "an owner sees the tokens of service accounts"
 
 
 def test_borgctl_issues_and_uses_such_a_token(boss: Client, tenant, tmp_path, shared_portal) -> None:

@@ -12,6 +12,7 @@ from django.db import connection
 from quota.models import Record
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
+from scheduling.history.erasure import env_values
 from scheduling.jobs import submit_and_kill, updates
 from scheduling.master.invariants import validate
 from scheduling.models import Cell, Job, JobSpec, JobTemplate, JobTemplateVersion, Task, Workflow, WorkflowNode
@@ -50,7 +51,9 @@ def erase(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return answer
 
 
-def test_values_that_nothing_uses_are_erased(cell: Cell, tenant, ann, machine, capsys) -> None:
+def test_values_that_nothing_uses_are_erased(cell: Cell, tenant, ann, machine, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(env_values, "AT_ONCE", 1)
+    monkeypatch.setattr(env_values, "_IDS_AT_ONCE", 1)
     rows.grant(tenant, cell, "production")
     old = world.submit(ann, cell, world.a_file("old"))
     plant(JobSpec, "spec", job=old, version=1)
@@ -67,10 +70,15 @@ def test_values_that_nothing_uses_are_erased(cell: Cell, tenant, ann, machine, c
     updates.job_update(principal=ann, job=live, job_spec=world.read(cell, world.a_file("live", labels={"a": "b"})))
     live.refresh_from_db()
     assert erase(capsys)["in_use"] == 1, "tasks still have the first version, or the update is not done"
+    assert erase(capsys)["in_use"] == 1, "the first version is the last good one"
     for _ in range(3):  # one task at a time
         world.bring_up(live, machine)
         updates.updates_advance(cell.id)
     assert set(Task.objects.filter(job=live).values_list("spec_version", flat=True)) == {2}
+    dead = Task.objects.filter(job=live, index=2)
+    dead.update(spec_version=1)
+    assert erase(capsys)["left"] == ["job cc/ubar/live, version 1"], "a retry of the task would need it"
+    dead.update(spec_version=2)
     planned = erase(capsys, "--dry-run")
     assert (planned["values"], planned["specs"], planned["dry_run"]) == (1, 1, True)
     assert places() == {"scheduling_jobspec"}
@@ -81,7 +89,9 @@ def test_values_that_nothing_uses_are_erased(cell: Cell, tenant, ann, machine, c
     ) | {"left": [], "dry_run": None}, "a second call finds nothing"
     assert validate(cell.pk) == []
     assert JobSpec.objects.get(job=old).digest == ""
-    assert Record.objects.filter(kind="secret.env-erased").last().data["values"] == 1
+    assert [(row.tenant, row.data["values"]) for row in Record.objects.filter(kind="secret.env-erased")] == [
+        ("ubar", 1)
+    ] * 2
     live = Job.objects.select_related("cell", "tenant").get(pk=live.pk)
     with pytest.raises(Rejected, match="the value was erased, because it looked like a secret"):
         updates.job_undo(principal=ann, job=live)
@@ -97,12 +107,14 @@ def test_templates_and_workflows_lose_old_values(cell: Cell, tenant, ann, capsys
     row = workflow_rows.submit(ann, cell)
     plant(WorkflowNode, "template", name="b")
     Workflow.objects.update(parameters={"API_TOKEN": PLANTED, "DAY": "1"})
+    # The variables that the branches of a node share.
+    WorkflowNode.objects.filter(name="a").update(variables={"API_TOKEN": PLANTED, "DAY": "1"})
     assert places() == {"scheduling_jobtemplateversion", "scheduling_workflow", "scheduling_workflownode"}
     done = erase(capsys)
     assert (done["values"], done["templates"], done["left"]) == (1, 1, ["workflow cc/ubar/w"])
     Workflow.objects.filter(pk=row.pk).update(state="cancelled", ended_at=row.created_at)
     done = erase(capsys)
-    assert (done["values"], done["workflows"], done["left"]) == (2, 1, [])
+    assert (done["values"], done["workflows"], done["left"]) == (3, 1, [])
     assert places() == set()
     assert Workflow.objects.get().parameters == {"API_TOKEN": ERASED, "DAY": "1"}
     plant(JobTemplate, "content", name="resize")
