@@ -21,9 +21,9 @@ from portal.sigma.frame.token_rotation import overlap_options, rotated, successo
 from quota.selectors import tenant_named, tokens_of
 from quota.tenancy.tokens import token_issue, token_revoke
 from quota.vocabulary.errors import NotFound
-from quota.vocabulary.permissions import GENERAL_SCOPES, Principal, Scope
+from quota.vocabulary.permissions import GENERAL_SCOPES, Principal
 from quota.vocabulary.token_order import in_families
-from scheduling.job_templates.dispatch_tokens import dispatch_token_issue, full_name, templates_of, templates_offered
+from scheduling.job_templates.dispatch_tokens import dispatch_token_issue, full_name, set_dispatches, templates_offered
 
 PAGE_SIZE = 50
 DAYS = [7, 30, 90, 365]
@@ -87,9 +87,7 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
     shown.object_list = in_families(
         shown.object_list, key=lambda row: row.key, parent=lambda row: row.parent.key if row.parent else None
     )
-    dispatched = templates_of([row.key for row in shown if Scope.DISPATCH.value in row.scopes])
-    for row in shown:
-        row.dispatches = [full_name(template) for template in dispatched.get(row.key, ())]
+    set_dispatches(shown)
     context["page_obj"] = shown
     return rendered(request, "sigma/tokens.html", context, status=201 if "issued" in context else 200)
 

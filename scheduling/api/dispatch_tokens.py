@@ -24,9 +24,7 @@ class _TokensSerializer(serializers.ListSerializer[Any]):
 
     def to_representation(self, data: Any) -> list[Any]:
         rows = list(data)
-        found = dispatch_tokens.templates_of([row.key for row in rows])
-        for row in rows:
-            row.dispatches = [dispatch_tokens.full_name(template) for template in found[row.key]]
+        dispatch_tokens.set_dispatches(rows)
         return super().to_representation(rows)
 
 
@@ -40,10 +38,10 @@ class DispatchTokenSerializer(TokenSerializer):
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_templates(self, row: Token) -> list[str]:
-        known: list[str] | None = getattr(row, "dispatches", None)
-        if known is not None:
-            return known
-        return [dispatch_tokens.full_name(template) for template in dispatch_tokens.templates_of([row.key])[row.key]]
+        if not hasattr(row, "dispatches"):  # a single token
+            dispatch_tokens.set_dispatches([row])
+        names: list[str] = row.dispatches  # type: ignore[attr-defined]
+        return names
 
 
 class NewDispatchTokenSerializer(serializers.Serializer[Any]):

@@ -235,7 +235,7 @@ class _DispatchView(CellView):
     for_dispatch_tokens = True
 
     @cached_property
-    def principal(self) -> Principal:  # type: ignore[override]
+    def principal(self) -> Principal:
         """Return the caller. A token with the scope `dispatch` may act only on its templates."""
         path = self.kwargs
         return dispatch_tokens.caller(super().principal, path["cell"], path["tenant"], path["name"])

@@ -10,7 +10,7 @@ A job that such a token has dispatched has the label `dispatched-by` with the ke
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from django.contrib.auth.models import AbstractBaseUser
@@ -116,6 +116,17 @@ def templates_of(keys: Sequence[str]) -> dict[str, list[JobTemplate]]:
     for row in rows.defer("template__content").order_by("template__cell__name", "template__name"):
         found[row.token.key].append(row.template)
     return found
+
+
+def set_dispatches(tokens: Iterable[Token]) -> None:
+    """Set the attribute `dispatches` of each token: the full names of the templates that it may dispatch. Makes one
+    query, or none if no token has the scope `dispatch`.
+    """
+    rows = list(tokens)
+    keys = [row.key for row in rows if Scope.DISPATCH.value in row.scopes]
+    found = templates_of(keys) if keys else {}
+    for row in rows:
+        row.dispatches = [full_name(template) for template in found.get(row.key, ())]  # type: ignore[attr-defined]
 
 
 def templates_offered(principal: Principal) -> QuerySet[JobTemplate]:

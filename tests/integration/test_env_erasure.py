@@ -55,7 +55,9 @@ def test_values_that_nothing_uses_are_erased(cell: Cell, tenant, ann, machine, c
     monkeypatch.setattr(env_values, "AT_ONCE", 1)
     monkeypatch.setattr(env_values, "_IDS_AT_ONCE", 1)
     rows.grant(tenant, cell, "production")
-    old = world.submit(ann, cell, world.a_file("old"))
+    spec = world.read(cell, world.a_file("old"))
+    old = submit_and_kill.job_submit(principal=ann, cell=cell, job_spec=spec, key="k1").job
+    assert old is not None
     plant(JobSpec, "spec", job=old, version=1)
     submit_and_kill.job_kill(principal=system("test"), job=Job.objects.select_related("cell", "tenant").get(pk=old.pk))
     live = world.submit(ann, cell, world.a_file("live"))
@@ -89,6 +91,9 @@ def test_values_that_nothing_uses_are_erased(cell: Cell, tenant, ann, machine, c
     ) | {"left": [], "dry_run": None}, "a second call finds nothing"
     assert validate(cell.pk) == []
     assert JobSpec.objects.get(job=old).digest == ""
+    again = submit_and_kill.job_submit(principal=ann, cell=cell, job_spec=spec, key="k1").job
+    assert again is not None
+    assert again.pk == old.pk, "a repeated submission still gets its job"
     assert [(row.tenant, row.data["values"]) for row in Record.objects.filter(kind="secret.env-erased")] == [
         ("ubar", 1)
     ] * 2

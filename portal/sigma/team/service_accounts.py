@@ -29,6 +29,7 @@ from quota.tenancy.service_accounts import (
 )
 from quota.tenancy.tokens import token_revoke
 from quota.vocabulary.permissions import Action, Principal, require
+from scheduling.job_templates.dispatch_tokens import set_dispatches
 
 DAYS = [7, 30, 90, 365]
 
@@ -75,7 +76,9 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
             context["given"] = {**given_in(request.POST, "name", "days"), "scopes": request.POST.getlist("scopes")}
     context["account"] = member_lists.service_accounts_of(principal, row).get(pk=found.pk)
     context["now"] = clock.now()
-    context["page_obj"] = page_of(request, member_lists.tokens_of_account(principal, found).order_by("-id"), PAGE_SIZE)
+    shown = page_of(request, member_lists.tokens_of_account(principal, found).order_by("-id"), PAGE_SIZE)
+    set_dispatches(shown)
+    context["page_obj"] = shown
     status = 201 if "issued" in context else 200
     return rendered(request, "sigma/team/service_account.html", context, status=status)
 
