@@ -17,7 +17,7 @@ from quota.tenancy.authentication import principal_of_token
 from quota.tenancy.service_accounts import service_account_create
 from quota.tenancy.tokens import TOKEN_LASTS, token_issue, token_revoke
 from quota.vocabulary.errors import Forbidden
-from quota.vocabulary.permissions import Scope, system
+from quota.vocabulary.permissions import GENERAL_SCOPES, Scope, system
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +32,7 @@ def ann():
 
 
 def issued(user, *scopes: Scope, name: str = "parent", **given) -> tuple[Token, str]:
-    wanted = [scope.value for scope in scopes or Scope]
+    wanted = [scope.value for scope in scopes or GENERAL_SCOPES]
     return token_issue(principal=system("test"), user=user, name=name, scopes=wanted, **given)
 
 

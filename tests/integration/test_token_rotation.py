@@ -11,7 +11,7 @@ from django.utils import timezone
 from quota.models import Membership, Record, Token
 from quota.tenancy.service_accounts import service_account_create, service_account_token
 from quota.tenancy.tokens import TOKEN_LASTS, token_issue
-from quota.vocabulary.permissions import Scope, system
+from quota.vocabulary.permissions import GENERAL_SCOPES, Scope, system
 from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db
@@ -99,7 +99,7 @@ def test_a_second_rotation_after_a_lost_answer_gives_the_same_duration(ann, days
 
 
 def test_children_of_the_old_token_end_with_it(ann) -> None:
-    old, secret = issued(ann, *Scope)
+    old, secret = issued(ann, *GENERAL_SCOPES)
     client = with_token(secret)
     child = client.post(TOKENS, {"name": "child", "scopes": ["admin"]}, content_type="application/json").json()
     grandchild = with_token(child["secret"]).post(TOKENS, {"name": "below"}, content_type="application/json")
@@ -116,7 +116,7 @@ def test_a_token_that_another_one_rotates_is_its_child(ann) -> None:
     assert answer.status_code == 201, answer.content
     new = Token.objects.get(key=answer.json()["token"]["key"])
     assert (new.parent, new.expires_at) == (admin, admin.expires_at)
-    wide, _ = issued(ann, *Scope)
+    wide, _ = issued(ann, *GENERAL_SCOPES)
     assert rotate(with_token(secret), wide.key).json()["code"] == "scopes-too-wide"
 
 
