@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0070_broken_promises")]
+    dependencies = [("scheduling", "0071_folders_and_dispatch_tokens")]
 
     operations = [
         migrations.AddField(
