@@ -6,11 +6,12 @@ from django.urls import path
 
 from portal.sigma import cell_map, cells, home, machines, names, notices, services, sign_in, tokens
 from portal.sigma.history import event, past_cell
-from portal.sigma.jobs import actions, cron, events, job, lists, submit, task, templates, update, why, workflows
+from portal.sigma.jobs import actions, cron, events, job, lists, task, templates, update, why, workflows
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, promise_credits, quota
 from portal.sigma.shop import pages as shop
 from portal.sigma.shop import quote
 from portal.sigma.sql import pages as sql
+from portal.sigma.submit import page as submit
 from portal.sigma.team import capabilities, config_files, invitations, records, secrets, service_accounts, tenants
 
 app_name = "sigma"

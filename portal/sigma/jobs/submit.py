@@ -1,4 +1,4 @@
-"""The page where the user writes a job file, sees the plan, and submits the job."""
+"""Job files on pages: their text, the parsing of what the user writes, and the context of a plan."""
 
 from __future__ import annotations
 
@@ -8,68 +8,23 @@ from typing import Any
 
 import yaml
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from portal.cli import plainyaml
-from portal.sigma.frame.page import page, problem_kept, rendered, tenants_of
 from portal.sigma.jobs.why import WORDS
-from portal.sigma.reads.jobs import job_named
 from quota.vocabulary.errors import Rejected, invalid
-from quota.vocabulary.permissions import Action, Principal
-from scheduling.access import selectors
 from scheduling.core.explaining.wording import format_fit
-from scheduling.jobs.plans import JobPlan, job_plan
-from scheduling.jobs.submit_and_kill import job_apply, spec_for
+from scheduling.jobs.plans import JobPlan
 from scheduling.models import Cell
 from scheduling.spec import job_spec, parser
 from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 MAX_YAML_BYTES = 256 * 1024  # to parse this much YAML takes a second of CPU time, a hundred times as much as JSON
 
-EXAMPLE = """\
-name: hello
-tasks: 3
-priority: 200
-task:
-  command: [python3, -m, http.server, $(port.http)]
-  limit: {cpu: 100m, ram: 64Mi, disk: 100Mi}
-  ports: [http]
-"""
-
 # The fields that come first in a job file on a page, because users change them most often.
 _FIRST = ("name", "cell", "tenant", "kind", "tasks", "priority", "appclass", "task")
 _FIRST_OF_TASK = ("command", "limit", "ports", "env")
-
-
-@page
-def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show a form for a job file (GET), show the plan of the job (POST `do=plan`), or submit it (POST `do=submit`).
-
-    `copy`: the full name of a job, `cell/tenant/job`, whose job file is in the form, as the page of cures links to it.
-    """
-    cells = list(selectors.cells_visible(principal).filter(study_of__isnull=True).order_by("name")[:200])
-    context: dict[str, Any] = {
-        "cells": cells,
-        "tenants": tenants_of(principal, Action.JOB_WRITE),
-        "text": request.POST.get("text", EXAMPLE),
-        "cell": request.POST.get("cell", request.GET.get("cell", "")),
-        "tenant": request.POST.get("tenant", request.GET.get("tenant", "")),
-    }
-    if request.method != "POST":
-        if copied := request.GET.get("copy", ""):
-            context["text"] = _copy(principal, copied, context["cell"])
-        return render(request, "sigma/submit.html", context)
-    with problem_kept(context):
-        cell = selectors.cell_named(principal, context["cell"])
-        wanted = spec_for(principal=principal, cell=cell, file=file_of(context["text"]), tenant=context["tenant"])
-        if request.POST.get("do") == "submit":
-            done = job_apply(principal=principal, cell=cell, job_spec=wanted)
-            add_outcome(request, done.outcome, wanted.name)
-            return redirect("sigma:job", cell=cell.name, tenant=wanted.tenant, name=wanted.name)
-        context |= plan_context(job_plan(principal=principal, cell=cell, job_spec=wanted), wanted, cell)
-    return rendered(request, "sigma/submit.html", context)
 
 
 def add_outcome(request: HttpRequest, outcome: str, name: str) -> None:
@@ -122,24 +77,14 @@ def job_file_text(spec: Mapping[str, Any]) -> str:
     """Return a job file as YAML, with the most used fields first."""
     task = spec.get("task")
     spec = {**spec, "task": _first(_FIRST_OF_TASK, task)} if isinstance(task, dict) else spec
-    return str(yaml.safe_dump(_first(_FIRST, spec), sort_keys=False, allow_unicode=True, width=120))
+    return str(
+        yaml.safe_dump(_first(_FIRST, spec), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    )
 
 
 def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of `given` with the keys in `keys` first."""
     return {key: given[key] for key in keys if key in given} | dict(given)
-
-
-def _copy(principal: Principal, name: str, cell: str) -> str:
-    """Return the job file of the job `cell/tenant/job` for another cell, as YAML. Values that the caller may not see
-    are masked. Raises `NotFound` if there is no such job, or the caller may not see it.
-    """
-    parts = name.split("/")
-    if len(parts) != 3:
-        raise invalid("copy", _("%r is not the full name of a job; write cell/tenant/job") % name[:200])
-    job = job_named(principal, *parts)
-    file = selectors.spec_shown(principal, job, selectors.job_current_spec(job))
-    return job_file_text({**file, "cell": cell})
 
 
 def _unreadable(why: str) -> Rejected:
