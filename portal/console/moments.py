@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from unfold.widgets import SELECT_CLASSES
 
 from portal.console.capacity import chosen_cell
+from portal.sigma.frame.time_zone import zone_for
 from portal.sigma.history.past_cell_view import moment_context, moment_of_revision
 from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary.errors import Rejected
@@ -34,7 +35,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
         try:
             if "revision" in request.GET:
                 return moment_of_revision(request, cell)
-            with timezone.override(principal.time_zone):
+            with timezone.override(zone_for(request, principal)):
                 context |= moment_context(request, principal, cell)
                 return TemplateResponse(request, "console/moments.html", context).render()
         except Rejected as problem:

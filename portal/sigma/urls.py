@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.sigma import cell_map, cells, home, machines, names, notices, services, sign_in, tokens
+from portal.sigma import cell_map, cells, machines, names, notices, services, settings, sign_in, tokens
 from portal.sigma.history import event, past_cell
+from portal.sigma.home import page as home
 from portal.sigma.jobs import actions, cron, events, job, lists, task, templates, update, why, workflows
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, promise_credits, quota
 from portal.sigma.shop import pages as shop
@@ -24,6 +25,8 @@ _WORKFLOW = "workflows/<str:cell>/<str:tenant>/<str:name>/"
 
 urlpatterns = [
     path("", home.home, name="home"),
+    path("first-steps/", home.steps, name="first-steps"),
+    path("settings/", settings.settings, name="settings"),
     path("cells/", cells.cell_list, name="cells"),
     path("cells/<str:cell>/", cells.cell, name="cell"),
     path("map/", cell_map.chosen, name="map"),

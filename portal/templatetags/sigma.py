@@ -87,6 +87,12 @@ def quantity(value: int, resource: str) -> str:
 
 
 @register.filter
+def number(value: int) -> str:
+    """Format a count with commas between thousands: `{{ 150000|number }}` shows `150,000`."""
+    return f"{int(value):,}"
+
+
+@register.filter
 def money(micro: int | None) -> SafeString | str:
     """Format an amount of micro-credits in credits: `{{ 12500000|money }}` shows `12.50`. If the amount was rounded,
     the tooltip shows the exact amount.
@@ -270,7 +276,9 @@ def bell(context: Context) -> dict[str, Any]:
     principal = getattr(request, "borg_principal", None)
     if principal is None and request is not None and request.user.is_authenticated:
         principal = principal_of_user(request.user)  # account pages of allauth have no principal
-    count = unread_count(principal) if principal is not None else 0
+    count = getattr(request, "borg_unread", None)  # the home page has counted already
+    if count is None:
+        count = unread_count(principal) if principal is not None else 0
     return {
         "news": f"{UNREAD_SHOWN}+" if count > UNREAD_SHOWN else count,
         "current": {"notices": "page", "channels": "true", "channel": "true"}.get(_page_of(context), ""),

@@ -7,6 +7,7 @@ from quota.models.ledger import Account, AccountKind, Budget, Invoice, LedgerEnt
 from quota.models.market import ApprovalRule, Market, Shortfall
 from quota.models.notices import Notice, NoticeChannel, NoticeDelivery, NoticeRead
 from quota.models.orders import HOLDING, OPEN, Order, OrderState
+from quota.models.preferences import Preferences
 from quota.models.prices import PriceList, Quote
 from quota.models.quota import CellCapacity, PriorityBand, Quota, QuotaExpiry, QuotaUse
 from quota.models.record import Record, Stream
@@ -36,6 +37,7 @@ __all__ = [
     "Order",
     "OrderState",
     "Posting",
+    "Preferences",
     "PriceList",
     "PriorityBand",
     "PromiseBreach",

@@ -30,13 +30,16 @@ _CALLER = """
     FROM quota_token AS k JOIN {users} AS u ON u.id = k.user_id LEFT JOIN quota_tenant AS n ON n.id = k.tenant_id
     LEFT JOIN LATERAL ({rights}) AS r ON true WHERE k.key = %(key)s"""
 _TOKEN_COLUMNS = 6
-# Rows of memberships (one per team of an organisation), then rows of capabilities.
+# Rows of memberships (one per team of an organisation), then rows of capabilities, then the time zone that the user
+# chose: a row with only a time zone.
 _RIGHTS = """
     SELECT t.name, t.time_zone, m.role, team.name, NULL AS kind, NULL AS cell
     FROM quota_membership AS m JOIN quota_tenant AS t ON t.id = m.tenant_id
     LEFT JOIN quota_tenant AS team ON team.parent_id = t.id WHERE m.user_id = {user}
     UNION ALL SELECT NULL, NULL, NULL, NULL, c.kind, c.cell FROM quota_capability AS c
-    WHERE c.user_id = {user} AND (c.expires_at IS NULL OR c.expires_at > %(now)s)"""
+    WHERE c.user_id = {user} AND (c.expires_at IS NULL OR c.expires_at > %(now)s)
+    UNION ALL SELECT NULL, p.time_zone, NULL, NULL, NULL, NULL FROM quota_preferences AS p
+    WHERE p.user_id = {user} AND p.time_zone <> ''"""
 
 
 class InvalidToken(Exception):
@@ -134,6 +137,7 @@ def _principal(
     inherited: dict[str, Role] = {}
     zones: dict[str, str] = {}
     capabilities = set()
+    chosen = ""
     for name, zone, role, team, kind, cell in rights:
         if kind is not None:
             capabilities.add((CapabilityKind(kind), cell))
@@ -142,6 +146,8 @@ def _principal(
             own[name] = Role(role)
             if team is not None:
                 inherited[team] = Role(role)
+        elif zone is not None:
+            chosen = zone
     return Principal(
         name=user.get_username(),
         request_id=request_id,
@@ -151,7 +157,8 @@ def _principal(
         inherited=inherited,
         capabilities=frozenset(capabilities),
         tenant=tenant,
-        time_zone=zones[min(zones)] if zones else "UTC",
+        time_zone=chosen,
+        tenant_zone=zones[min(zones)] if zones else "UTC",
         scopes=scopes,
     )
 

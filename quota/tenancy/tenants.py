@@ -39,7 +39,7 @@ def tenant_create(
         raise NotFound("parent", parent)
     else:
         require(principal, Action.TENANT_ADMIN, tenant=parent)
-    tenant = Tenant(name=name, title=title, contact=contact, time_zone=_zone(time_zone or "UTC"))
+    tenant = Tenant(name=name, title=title, contact=contact, time_zone=time_zone_checked(time_zone or "UTC"))
     validated(tenant, exclude=["created_at"])
     if name in RESERVED_NAMES:
         raise invalid("name", f"{name!r} is reserved for the DNS zone; choose another name", "reserved-name")
@@ -86,7 +86,7 @@ def tenant_set(
     if changed.keys() & limits.keys():
         require(principal, Action.PLATFORM_ADMIN)
     if time_zone not in (None, tenant.time_zone):
-        changed["time_zone"] = _zone(time_zone)
+        changed["time_zone"] = time_zone_checked(time_zone)
     for name, value in changed.items():
         setattr(tenant, name, value)
     validated(tenant)
@@ -167,11 +167,12 @@ def validated(instance: Tenant, *, exclude: list[str] | None = None) -> None:
 
 @cache
 def time_zones() -> tuple[str, ...]:
-    """Return the sorted names of all time zones that a tenant may choose."""
+    """Return the sorted names of all time zones that a tenant or a person may choose."""
     return tuple(sorted(zoneinfo.available_timezones()))
 
 
-def _zone(name: str) -> str:
+def time_zone_checked(name: str) -> str:
+    """Return the name of a time zone. Raises `Rejected` if the IANA database does not have it."""
     if name not in time_zones():
         raise invalid(
             "time_zone", f"{name[:64]!r} is not a time zone of the IANA database; give one such as Europe/Zurich or UTC"

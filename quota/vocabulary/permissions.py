@@ -132,7 +132,8 @@ class Principal:
     organisations, by team name. `capabilities`: the present capabilities, as pairs (kind, cell); the cell "" means all
     cells. `tenant`, `cell`: set if the caller's token is limited to this tenant or cell. `sre`: true for SREs, who may
     do everything within their scopes. `token`: the key of the caller's token; empty if the caller uses no token.
-    `time_zone`: for times on pages, the time zone of the caller's first tenant in the order of names.
+    `time_zone`: the time zone that the caller chose for times on pages; empty for that of the browser. `tenant_zone`:
+    the time zone of the caller's first tenant in the order of names.
     """
 
     name: str
@@ -146,7 +147,8 @@ class Principal:
     cell: str | None = None
     scopes: frozenset[Scope] = frozenset(GENERAL_SCOPES)
     token: str = ""
-    time_zone: str = "UTC"
+    time_zone: str = ""
+    tenant_zone: str = "UTC"
 
     def has(self, kind: CapabilityKind, cell: str) -> bool:
         return self.sre or (kind, "") in self.capabilities or (kind, cell) in self.capabilities

@@ -9,6 +9,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.personal.preferences import log_opened
 from quota.vocabulary.errors import invalid
 from scheduling.access import selectors
 from scheduling.api.base import CellView, whole
@@ -55,6 +56,7 @@ class LogsView(CellView):
             since=_since(request),
             limit_lines=whole(request, "lines", MAX_LINES, low=1, high=MAX_LINES),
         )
+        log_opened(self.principal)
         lines = [{"offset": line.offset, "text": line.text, "at": _as_text(line.at)} for line in chunk.lines]
         return Response(
             {

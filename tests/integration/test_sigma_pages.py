@@ -556,7 +556,11 @@ def test_a_job_that_only_crashes_is_shown_red_everywhere(world) -> None:
     assert "Task 0 on m1: exit status 3, 4 restarts." in shown
     assert shown.index("keeps crashing") < shown.index("Why tasks are pending")
     assert 'data-again-s="60"' in shown
-    assert '<dt>Failing jobs</dt><dd class="bad">1</dd>' in signed_in("viewer").get("/").text
+    home = signed_in("viewer").get("/").text
+    assert '<a href="/jobs/?state=failing">Failing jobs</a></dt><dd class="bad">1</dd>' in home
+    assert "Task 0 last ended: exit status 3." in home
+    assert "jfoo" in signed_in("viewer").get("/jobs/?state=failing").text
+    assert "No job matches" in signed_in("stranger").get("/jobs/?state=failing").text
     console = signed_in("sre").get("/admin/scheduling/job/").text
     assert "failing" in console
 

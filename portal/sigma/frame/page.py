@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.parts.paging import Paging, by_number
+from portal.sigma.frame.time_zone import zone_for
 from quota.models import Tenant
 from quota.paging import MergedRows
 from quota.selectors import tenant_named, tenants_visible
@@ -34,8 +35,8 @@ View = Callable[Concatenate[HttpRequest, Principal, P], HttpResponse]
 def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     """Wrap a view so that it requires a signed-in user and receives the user's principal.
 
-    If the view raises `Rejected`, the user gets an error page. The view runs in the time zone of the user's first
-    tenant.
+    If the view raises `Rejected`, the user gets an error page. The view runs in the time zone of the user
+    (`zone_for`).
     """
 
     @login_required
@@ -45,7 +46,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
         cast(Any, request).borg_principal = principal  # the page frame counts this user's unread notices
         try:
             check_form(request)
-            with timezone.override(principal.time_zone):
+            with timezone.override(zone_for(request, principal)):
                 return view(request, principal, *args, **kwargs)
         except Rejected as problem:
             return rejection_page(request, problem)

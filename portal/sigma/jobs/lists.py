@@ -11,7 +11,7 @@ from portal.parts.empty import Empty, EmptyAction
 from portal.parts.filters import FilterField, Filters, choice, search
 from portal.parts.tables import Column, Table
 from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, paging_of, tenants_of
-from portal.sigma.reads.jobs import archived_jobs_visible, jobs_visible, with_owners
+from portal.sigma.reads.jobs import archived_jobs_visible, failing_ids, jobs_visible, with_owners
 from quota.paging import MergedRows
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
@@ -22,7 +22,7 @@ from scheduling.packages.listing import packages_visible, shown
 PAGE_SIZE = 50
 # The list of dead jobs ends after this many jobs. The filters find older ones.
 MOST_ENDED = 2_000
-STATES = ["live", "pending", "running", "dead"]
+STATES = ["live", "failing", "pending", "running", "dead"]
 
 
 @page
@@ -30,7 +30,7 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     chosen = given_in(request.GET, "state", "cell", "tenant", "q", "labels")
     chosen["state"] = chosen["state"] if chosen["state"] in STATES else "live"
     jobs = jobs_visible(principal).select_related(None).order_by("-id")
-    if chosen["state"] == "live":
+    if chosen["state"] in ("live", "failing"):
         jobs = jobs.exclude(state="dead")
     else:
         jobs = jobs.filter(state=chosen["state"])
@@ -40,6 +40,8 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         jobs, problem = with_labels(jobs, (), chosen["labels"]), ""
     except Rejected as rejected:
         jobs, problem = jobs.none(), next(iter(rejected.fields.values()))
+    if chosen["state"] == "failing":
+        jobs = jobs.filter(pk__in=failing_ids(jobs))
     if chosen["state"] == "dead":
         archived = narrowed(archived_jobs_visible(principal), chosen, **fields)
         archived = archived.none() if problem else with_labels(archived, (), chosen["labels"])

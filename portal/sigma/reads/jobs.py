@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -107,12 +106,21 @@ def with_owners(jobs: Iterable[Job | ArchivedJob]) -> list[Job]:
     return rows
 
 
-def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counter[int]:
-    """Return the number of failing live jobs per tenant, among the newest `MOST_LOOKED_AT` jobs. Makes two queries."""
-    rows = operated_jobs_visible(principal).select_related(None)
-    rows = rows.filter(tenant__in=tenant_ids, tasks_up__lt=F("tasks_total"))
-    found = with_health(rows.exclude(state=JobState.DEAD.value).order_by("-id")[:MOST_LOOKED_AT])
-    return Counter(job.tenant_id for job in found if job.health.state is JobHealth.FAILING)  # type: ignore[attr-defined]
+def uneven_jobs(principal: Principal, tenant_ids: Sequence[int]) -> list[Job]:
+    """Return the live jobs of these tenants with a task that is not up, each with its health: the newest
+    `MOST_LOOKED_AT` jobs, newest first. Makes three queries.
+    """
+    rows = operated_jobs_visible(principal).filter(tenant__in=tenant_ids, tasks_up__lt=F("tasks_total"))
+    return with_health(rows.exclude(state=JobState.DEAD.value).order_by("-id")[:MOST_LOOKED_AT])
+
+
+def failing_ids(jobs: QuerySet[Job]) -> list[int]:
+    """Return the ids of those of the jobs that are failing, among the newest `MOST_LOOKED_AT` live jobs with a task
+    that is not up. Makes three queries.
+    """
+    rows = jobs.exclude(state=JobState.DEAD.value).filter(tasks_up__lt=F("tasks_total")).order_by("-id")
+    found = with_health(rows[:MOST_LOOKED_AT])
+    return [job.id for job in found if job.health.state is JobHealth.FAILING]  # type: ignore[attr-defined]
 
 
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:

@@ -5,7 +5,19 @@
   const TOO_MANY = 4429; // the close code for too many watchers: the browser tries again later
   const RETRY_MS = 500, RETRY_MOST_MS = 15000, RESYNC_EVERY_MS = 2000, ANNOUNCE_EVERY_MS = 5000, LOG_EVERY_MS = 1500;
 
-  // ---- relative times: "3 min. ago" -------------------------------------------------------------
+  // ---- times: "3 min. ago", and the exact time on hover -------------------------------------------------------------
+  // Requests do not contain the time zone of the browser, so this cookie does. Pages show times in it, unless the user
+  // has chosen another one.
+  const ownZone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (ownZone) {
+    const secure = location.protocol === "https:" ? "; secure" : "";
+    document.cookie = `borg-time-zone=${ownZone}; path=/; max-age=31536000; samesite=lax${secure}`;
+  }
+  // Such as 2026-11-29 18:41:07 CET, in the time zone of the page. Live parts of a page come without one.
+  const exact = new Intl.DateTimeFormat("sv-SE", {
+    timeZone: document.documentElement.dataset.timeZone || "UTC", year: "numeric", month: "2-digit",
+    day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
+  });
   const relative = new Intl.RelativeTimeFormat(document.documentElement.lang || "en", { numeric: "always", style: "short" });
   // [unit, its seconds, smallest count]: hundreds of days are shown in days, thousands of days in years.
   const UNITS = [["year", 31556952, 2], ["day", 86400, 1], ["hour", 3600, 1], ["minute", 60, 1], ["second", 1, 0]];
@@ -15,6 +27,7 @@
       const seconds = (new Date(time.dateTime) - Date.now()) / 1000;
       const [unit, size] = UNITS.find(([, size, least]) => Math.abs(seconds) >= size * least);
       time.textContent = relative.format(Math.trunc(seconds / size) || -0, unit);
+      time.title = exact.format(new Date(time.dateTime));
     }
   }
 

@@ -31,6 +31,9 @@ FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id JOIN sched
 WHERE {_LIVE} AND t.state = 'pending' AND {held_tasks.MAY_START}
 GROUP BY t.job_id, j.priority
 HAVING min({held_tasks.SINCE}) <= %(before)s"""
+_PENDING_OF_JOBS = f"""
+SELECT t.job_id, min({held_tasks.SINCE}) AS since FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id
+WHERE t.job_id = ANY(%(jobs)s) AND t.state = 'pending' AND {held_tasks.MAY_START} GROUP BY t.job_id"""
 # A deadline is near in the last tenth of its time and in the last ten minutes, but never in the first half.
 _NEAR_DEADLINE = f"""
 SELECT j.id, j.deadline_at - d.near AS since
@@ -86,6 +89,13 @@ def present_conditions(known: Collection[ConditionKey], *, now: dt.datetime) -> 
             since[ConditionKey(job_id, Condition.SCALING_LIMITED)] = limited_since
     healthy = frozenset(job_id for job_id, found in health.items() if found.state is JobHealth.HEALTHY)
     return Examined(PresentConditions(since, frozenset(unsettled), healthy), health)
+
+
+def pending_since(job_ids: Collection[int]) -> dict[int, dt.datetime]:
+    """Return, by job id, since when the oldest pending task of each job has waited. Jobs that only hold their tasks
+    back themselves are left out. Makes one query, or none without jobs.
+    """
+    return dict(query(_PENDING_OF_JOBS, {"jobs": list(job_ids)})) if job_ids else {}
 
 
 def _health(known: Collection[int], now: dt.datetime) -> dict[int, HealthOfJob]:
