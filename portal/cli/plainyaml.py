@@ -47,6 +47,22 @@ def load(text: str) -> Any:
         raise NotPlain(str(error)) from error
 
 
+def dump(value: Any) -> str:
+    """Convert a value with the data types of JSON to YAML, from which `load` reads an equal value. Lists and mappings
+    without others in them are on one line.
+    """
+    return str(
+        yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """A YAML writer without aliases. It also quotes texts that only YAML 1.2 reads as numbers, such as `7e12`."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 class _Loader(yaml.SafeLoader):
     """A YAML loader that rejects aliases and deep nesting. A few bytes with aliases can expand to gigabytes.
 
@@ -111,3 +127,6 @@ _Loader.yaml_constructors = {
 }
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader._number)
 _Loader.add_constructor(None, _Loader._other)
+for _tag, _pattern, _first in _RESOLVERS:
+    _characters = ["" if _character == "\0" else _character for _character in _first]
+    _Dumper.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern})\\Z"), _characters)

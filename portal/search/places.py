@@ -35,6 +35,7 @@ def _places(request: HttpRequest, principal: Principal) -> Iterator[Result]:
     for section in SECTIONS:
         for link in section.links:
             yield Result(str(link.title), _("page"), reverse(f"sigma:{link.name}"))
+    yield Result(_("Settings"), _("page"), reverse("sigma:settings"))
     for title, name in (
         (_("Buy quota"), "shop"),
         (_("Create a token"), "tokens"),

@@ -12,7 +12,7 @@ class Preferences(models.Model):
 
     `time_zone`: the time zone of times on pages; empty for the time zone of the browser. `first_steps`: whether the
     home page shows the first steps; empty: until all are done. `log_opened_at`: when the person first opened the log of
-    a task, which is one of the first steps.
+    a task, which is one of the first steps. `steps_done_at`: when all first steps were done.
     """
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True, related_name="+")
@@ -26,6 +26,7 @@ class Preferences(models.Model):
         choices=[("shown", _("shown")), ("hidden", _("hidden"))],
     )
     log_opened_at = models.DateTimeField(_("first log opened at"), null=True, blank=True)
+    steps_done_at = models.DateTimeField(_("first steps done at"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("preferences")

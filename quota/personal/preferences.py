@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import DatabaseError
+
 from quota import clock
 from quota.models import Preferences
 from quota.tenancy.tenants import time_zone_checked
@@ -40,13 +42,23 @@ def first_steps_set(*, principal: Principal, first_steps: str) -> None:
     _store(principal, first_steps=first_steps)
 
 
+def steps_done(principal: Principal) -> None:
+    """Store that the caller has done all first steps."""
+    _store(principal, steps_done_at=clock.now())
+
+
 def log_opened(principal: Principal) -> None:
-    """Store that the caller has opened the log of a task. Writes at most once per process and person."""
+    """Store that the caller has opened the log of a task in a browser. Writes at most once per process and person. If
+    PostgreSQL does not accept the write, the mark is missing, and the log is still answered.
+    """
     user_id = principal.user_id
-    if user_id is None or user_id in _LOG_OPENED:
+    if user_id is None or principal.token or user_id in _LOG_OPENED:
         return
-    if not Preferences.objects.filter(pk=user_id, log_opened_at__isnull=False).exists():
-        _store(principal, log_opened_at=clock.now())
+    try:
+        if not Preferences.objects.filter(pk=user_id, log_opened_at__isnull=False).exists():
+            _store(principal, log_opened_at=clock.now())
+    except DatabaseError:
+        return
     if len(_LOG_OPENED) >= _MOST_KNOWN:
         _LOG_OPENED.clear()
     _LOG_OPENED.add(user_id)

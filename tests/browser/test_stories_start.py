@@ -64,9 +64,14 @@ def test_buy_quota_and_run_a_job(page: Page, market) -> None:
     expect(file).to_have_value(re.compile("cpu: 200m"))
     file.fill(file.input_value().replace("name: hello", "name: mine"))
     expect(name).to_have_value("mine")
+    # Changes in both views at once stay, whichever is checked first.
+    page.get_by_label("RAM").fill("96Mi")
+    file.fill(file.input_value().replace("tasks: 3", "tasks: 2"))
+    expect(page.get_by_label("Number of tasks")).to_have_value("2")
+    expect(file).to_have_value(re.compile("ram: 96Mi"))
     clicks.on(page.get_by_role("button", name="Submit the job"))
     expect(page.get_by_role("heading", name="mine")).to_be_visible()
-    assert Job.objects.get(name="mine").requested[0] == 600
+    assert Job.objects.get(name="mine").requested[:2] == [400, 2 * 96 * 2**20]
     assert clicks.number <= 8
 
     # The next step leads to the job. The steps can be hidden and shown again.

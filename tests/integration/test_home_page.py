@@ -9,10 +9,13 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
+from portal.sigma.jobs.submit import file_of
+from portal.sigma.submit.form_fields import fields_of
 from portal.sigma.submit.starting_points import EXAMPLES, free_name
 from quota.models import Preferences, Quota
 from quota.personal import preferences
 from quota.tenancy.authentication import principal_of_user
+from quota.vocabulary.bands import DEFAULT_BANDS
 from scheduling.models import Job, Task
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
@@ -38,7 +41,7 @@ def test_the_home_page_lists_what_needs_the_user_with_an_action(world) -> None:
     page = home("viewer")
     assert '<a href="/jobs/cc/ubar/waiting/">cc/ubar/waiting</a> The next scheduling pass will examine it.' in page
     assert '<a href="/jobs/cc/ubar/waiting/cures/">Show solutions' in page
-    assert "of tenant ubar in band production of cell cc ends, and is not renewed." in page
+    assert "for tenant ubar in band production of cell cc ends, and is not renewed." in page
     assert "waiting" not in home("stranger")
 
 
@@ -60,7 +63,9 @@ def test_the_first_steps_are_ticked_by_what_exists(world) -> None:
     assert "/jobs/cc/ubar/jfoo/0/" in page
     user = get_user_model().objects.get(username="operator")
     preferences.log_opened(principal_of_user(user))
-    assert "First steps</h2>" not in home("operator")
+    assert "4 of 4 done" in home("operator")
+    Job.objects.update(state="dead", tasks_up=0)
+    assert "of 4 done" not in home("operator"), "steps that were done stay done"
     client = signed_in("operator")
     assert "You have done all first steps." in client.post("/first-steps/", {"do": "shown"}, follow=True).text
     assert "You have done all" not in client.post("/first-steps/", {"do": "hidden"}, follow=True).text
@@ -93,10 +98,28 @@ def test_the_form_and_the_file_are_merged(world) -> None:
     assert both.context["wanted"].tasks == 4
     assert both.context["wanted"].name == "b"
     assert both.context["wanted"].priority == 120
-    assert both.context["price"].band == "production"
     wrong = client.post("/submit/", {**FORM, **fields, "text": text, "command": "echo '"})
     assert (wrong.status_code, "command" in wrong.context["errors"]) == (422, True)
     assert not Job.objects.exclude(name="jfoo").exists()
+
+
+def test_a_form_that_nobody_changed_changes_nothing(world) -> None:
+    """A browser sends the first choice if none is selected, and line breaks as CRLF."""
+    client = signed_in("operator")
+    text = 'name: a\ncell: bb\ntenant: other\ntask: {command: [sh, -c, "one\\ntwo"]}'
+    fields = {name: value.replace("\n", "\r\n") for name, value in fields_of(file_of(text), DEFAULT_BANDS).items()}
+    again = client.post("/submit/", {**FORM, **fields, "base": text, "text": text})
+    assert again.context["text"] == text
+    assert "<option selected>bb</option>" in again.text
+    assert "<option selected>other</option>" in again.text
+    assert again.status_code == 404, "the cell of the file counts, not one of the list"
+
+
+def test_a_new_job_that_became_an_update_is_shown_first(world) -> None:
+    client, text = signed_in("operator"), "name: jfoo\ntask: {command: [sleep, '9']}"
+    page = client.post("/submit/", {**FORM, "text": text, "base": text, "do": "submit", "planned": "submit"})
+    assert page.status_code in (200, 409, 422)
+    assert Job.objects.get(name="jfoo").spec_version == 1
 
 
 def test_a_new_job_starts_from_an_example_or_from_another_job(world) -> None:

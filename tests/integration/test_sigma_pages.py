@@ -32,7 +32,18 @@ from tests.integration.test_usage_history import a_window
 
 pytestmark = pytest.mark.django_db
 JOB = "/jobs/cc/ubar/jfoo/"
-OPEN = ["/", "/cells/", "/cells/cc/", "/jobs/", "/names/", "/submit/", "/tokens/", "/quota/", "/packages/"]
+OPEN = [
+    "/",
+    "/cells/",
+    "/cells/cc/",
+    "/jobs/",
+    "/names/",
+    "/submit/",
+    "/tokens/",
+    "/quota/",
+    "/packages/",
+    "/settings/",
+]
 OF_THE_TENANT = [JOB, JOB + "0/", JOB + "specs/"]
 ROLES = ["viewer", "operator", "owner", "sre"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from portal.cli import plainyaml
 from portal.sigma.submit.form_fields import changed_fields, errors_of, fields_of, with_fields
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.errors import Rejected
@@ -69,3 +70,15 @@ def test_a_wrong_command_names_its_place() -> None:
 def test_errors_of_the_job_file_appear_at_the_fields() -> None:
     found = errors_of({"task.command[2]": "a", "task.limit.cpu": "b", "priority": "c", "labels.x": "d", "cell": "e"})
     assert found == {"command": "a", "cpu": "b", "band": "c", "cell": "e"}
+
+
+def test_line_breaks_of_a_browser_change_nothing() -> None:
+    file = {"name": "web", "task": {"command": ["sh", "-c", "one\ntwo"]}}
+    sent = {name: text.replace("\n", "\r\n") for name, text in fields(file).items()}
+    assert changed_fields(sent, fields(file)) == {}
+
+
+@pytest.mark.parametrize("text", ["7e12345", "1e3", "on", "1:00", "0x10", "null", "~", "", "a: b", "- a", "12", "x"])
+def test_a_written_file_reads_as_the_same_file(text) -> None:
+    value = {"labels": {"commit": text}, "list": [text, 1, 2.5, True, None]}
+    assert plainyaml.load(plainyaml.dump(value)) == value

@@ -17,10 +17,10 @@ from portal.sigma.reads.orders import waiting_for
 from portal.sigma.shop.resource_labels import wanted_words
 from quota.admission import admission
 from quota.models import CapabilityRequest
-from quota.notifications.inbox import UNREAD_SHOWN, Choice, inbox
+from quota.notifications.inbox import UNREAD_SHOWN
 from quota.selectors import grants_visible
 from quota.vocabulary.money import format_credits
-from quota.vocabulary.permissions import Principal
+from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.core.explaining.wording import format_why
 from scheduling.jobs.health import first_crashing_tasks, health_of
 from scheduling.jobs.notices.condition_rules import longest_pending_s
@@ -65,7 +65,7 @@ def needs_user(principal: Principal, jobs: JobsInTrouble, unread: int, *, now: d
         *_orders(principal),
         *_ending_quota(principal, now),
         *_capabilities(principal),
-        *_notices(principal, unread),
+        *_notices(unread),
     ]
 
 
@@ -90,7 +90,7 @@ def _trouble(job: Job, task: Task | None) -> str:
         text = ngettext("%d task fails its health check.", "%d tasks fail their health check.", troubles.unhealthy)
         return text % troubles.unhealthy
     text = ngettext("%d task has failed.", "%d tasks have failed.", troubles.failed)
-    return text % troubles.failed
+    return text % troubles.failed if troubles.failed else _("Tasks of the job crash.")
 
 
 def _pending(jobs: Sequence[Job], now: dt.datetime) -> Iterator[NeedsUser]:
@@ -105,7 +105,7 @@ def _pending(jobs: Sequence[Job], now: dt.datetime) -> Iterator[NeedsUser]:
     late.sort(key=lambda job: (since[job.id], job.id))
     shown = late[:MOST]
     stored = dict(PendingVerdict.objects.filter(job__in=shown).values_list("job_id", "whys"))
-    # A job can have tasks of several kinds. The first explanation is that of its most tasks.
+    # A job can have tasks of several kinds. The first explanation is that of most of its tasks.
     whys = {job_id: read[0] for job_id, one in stored.items() if (read := pending_verdicts.read(one))}
     names = hostnames(why.nearest.machine_id for why in whys.values() if why.nearest is not None)
     for job in shown:
@@ -149,13 +149,14 @@ def _ending_quota(principal: Principal, now: dt.datetime) -> Iterator[NeedsUser]
     rows = rows.exclude(order__renew=True).order_by("ends_at", "id")
     for grant in rows[:MOST]:
         link = reverse("sigma:order", args=[grant.order_id]) if grant.order_id else reverse("sigma:quota")
-        text = _("of tenant %(tenant)s in band %(band)s of cell %(cell)s ends, and is not renewed.") % {
+        text = _("for tenant %(tenant)s in band %(band)s of cell %(cell)s ends, and is not renewed.") % {
             "tenant": grant.tenant.name,
             "band": grant.band.name,
             "cell": grant.cell,
         }
-        action = _("Renew the order") if grant.order_id else _("Show the quota")
-        title = wanted_words(grant.amounts) or _("nothing")
+        buys = may(principal, Action.QUOTA_BUY, tenant=grant.tenant.name, cell=grant.cell)
+        action = _("Renew the order") if grant.order_id and buys else _("Show the quota")
+        title = _("Quota of %s") % (wanted_words(grant.amounts) or _("nothing"))
         yield NeedsUser("wait", _("ends soon"), title, link, text, action, link, grant.ends_at)
 
 
@@ -168,16 +169,13 @@ def _capabilities(principal: Principal) -> Iterator[NeedsUser]:
         yield NeedsUser("wait", _("to approve"), text, link, "", _("Decide"), link)
 
 
-def _notices(principal: Principal, number: int) -> Iterator[NeedsUser]:
+def _notices(number: int) -> Iterator[NeedsUser]:
     if not number:
         return
-    newest = inbox(principal, Choice(unread=True)).first()
     many = f"{UNREAD_SHOWN}+" if number > UNREAD_SHOWN else str(number)
     title = ngettext("%s unread notice", "%s unread notices", number) % many
-    text = _("The newest: %s") % newest.subject if newest is not None else ""
     link = reverse("sigma:notices", query={"unread": "1"})
-    at = newest.created_at if newest is not None else None
-    yield NeedsUser("plain", _("notices"), title, link, text, _("Read them"), link, at)
+    yield NeedsUser("plain", _("notices"), title, link, "", _("Read them"), link)
 
 
 def _title(job: Job) -> str:

@@ -12,9 +12,10 @@ from django.utils.translation import gettext as _
 
 from portal.sigma.reads.jobs import operated_jobs_visible
 from quota.models import Preferences, Tenant
-from quota.personal.preferences import HIDDEN, SHOWN
+from quota.personal.preferences import HIDDEN, SHOWN, steps_done
 from quota.selectors import QuotaStanding
 from quota.vocabulary.permissions import Action, Principal, may
+from scheduling.core.vocabulary.states import JobState
 from scheduling.models import Cell, Job
 
 # The newest jobs of the user that the steps look at.
@@ -59,13 +60,15 @@ def first_steps(
     quota: Sequence[QuotaStanding],
     cells: Sequence[Cell],
 ) -> FirstSteps | None:
-    """Return the first steps, or None if the home page does not show them: the user has hidden them or has done all, or
-    may submit no job. Makes one query, or none if the steps are hidden.
+    """Return the first steps, or None if the home page does not show them: the user has hidden them or did all of them
+    before, or may submit no job. Makes one query, or none if the steps are hidden. Stores once that all are done.
 
     `quota`: the quota of the user's tenants. `cells`: the cells that the user may see.
     """
     mine = [tenant for tenant in tenants if may(principal, Action.JOB_WRITE, tenant=tenant.name)]
     if preferences.first_steps == HIDDEN or not mine or not cells:
+        return None
+    if preferences.steps_done_at is not None and preferences.first_steps != SHOWN:
         return None
     own = operated_jobs_visible(principal).filter(submitted_by=principal.name, tenant__in=mine)
     jobs = list(own.order_by("-id")[:_JOBS])
@@ -76,13 +79,15 @@ def first_steps(
     shown = run or next(iter(jobs), None)
     found = FirstSteps(
         (
-            _quota(granted, tenant, cell),
+            _quota(granted, tenant, cell, run),
             _submit(shown, tenant, cell),
             _see(shown, run),
             _log(run, opened=preferences.log_opened_at is not None),
         )
     )
-    return found if found.next or preferences.first_steps == SHOWN else None
+    if not found.next and preferences.steps_done_at is None:
+        steps_done(principal)
+    return found
 
 
 def _named(tenants: Sequence[Tenant], name: str) -> bool:
@@ -90,10 +95,11 @@ def _named(tenants: Sequence[Tenant], name: str) -> bool:
 
 
 def _has_run(job: Job) -> bool:
-    return job.tasks_up > 0 or job.outcome in ("succeeded", "finished")
+    """Return whether the job runs or has ended."""
+    return job.tasks_up > 0 or job.state == JobState.DEAD
 
 
-def _quota(granted: QuotaStanding | None, tenant: str, cell: str) -> Step:
+def _quota(granted: QuotaStanding | None, tenant: str, cell: str, run: Job | None) -> Step:
     if granted is None:
         text = _("Quota lets a tenant run jobs above priority 0. Choose amounts and a period, and pay with credits.")
     else:
@@ -102,8 +108,10 @@ def _quota(granted: QuotaStanding | None, tenant: str, cell: str) -> Step:
             "band": granted.band,
             "cell": granted.cell,
         }
+    if granted is None and run is not None:
+        text = _("Your job needs no quota. Jobs with a priority above 0 need some.")
     link = reverse("sigma:shop", query={"tenant": tenant, "cell": cell})
-    return Step(_("Get quota"), text, granted is not None, _("Buy quota"), link)
+    return Step(_("Get quota"), text, granted is not None or run is not None, _("Buy quota"), link)
 
 
 def _submit(job: Job | None, tenant: str, cell: str) -> Step:
@@ -121,7 +129,9 @@ def _see(job: Job | None, run: Job | None) -> Step:
             title, _("The scheduler places the tasks on machines, which takes some seconds."), False, action, ""
         )
     text = _("Job %s has not run yet. Its page shows why.") % job.name
-    if run is not None:
+    if run is not None and run.state == JobState.DEAD:
+        text = _("Job %s has ended.") % run.name
+    elif run is not None:
         text = _("Job %(job)s: %(up)d of %(all)d tasks run.") % {
             "job": job.name,
             "up": job.tasks_up,

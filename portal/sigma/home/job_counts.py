@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from django.db.models import Count, Q, Sum
 
 from portal.sigma.reads.jobs import operated_jobs_visible, uneven_jobs
+from quota.models import Tenant
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.jobs.health import health_of
-from scheduling.models import Job
+from scheduling.models import Cell, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,17 @@ class JobsInTrouble:
     pending: Sequence[Job]
 
 
-def jobs_in_trouble(principal: Principal, tenant_ids: Sequence[int]) -> JobsInTrouble:
-    """Return the jobs of these tenants that are failing or have pending tasks. Makes two queries."""
-    found = uneven_jobs(principal, tenant_ids)
+def jobs_in_trouble(principal: Principal, tenants: Sequence[Tenant], cells: Sequence[Cell]) -> JobsInTrouble:
+    """Return the jobs of these tenants that are failing or have pending tasks. Makes at most three queries.
+
+    `cells`: cells that are already read. The jobs share these objects and the tenants.
+    """
+    cell_by_id, tenant_by_id = {cell.id: cell for cell in cells}, {tenant.id: tenant for tenant in tenants}
+    found = uneven_jobs(principal, list(tenant_by_id))
+    for job in found:
+        job.tenant = tenant_by_id[job.tenant_id]
+        if job.cell_id in cell_by_id:
+            job.cell = cell_by_id[job.cell_id]
     failing = [job for job in found if health_of(job).state is JobHealth.FAILING]
     ids = {job.id for job in failing}
     return JobsInTrouble(failing, [job for job in found if job.tasks_pending and job.id not in ids])

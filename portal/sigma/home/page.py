@@ -32,7 +32,8 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
     now = clock.now()
     tenants = list(tenants_visible(principal).order_by("name")[:MOST])
     ids = [tenant.pk for tenant in tenants]
-    trouble = jobs_in_trouble(principal, ids)
+    cells = list(selectors.cells_visible(principal).select_related("cluster__site").order_by("name")[:MOST])
+    trouble = jobs_in_trouble(principal, tenants, cells)
     counts = counts_by_tenant(principal, ids, trouble.failing)
     quota: dict[str, list[QuotaStanding]] = defaultdict(list)
     for standing in standings(principal):
@@ -52,8 +53,6 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
         }
         for tenant in tenants
     ]
-    cells = list(selectors.cells_visible(principal).select_related("cluster__site").order_by("name")[:MOST])
-    paying = next((one for one in tenants if may(principal, Action.BILLING_VIEW, tenant=one.name)), None)
     preferences, unread = preferences_of(principal), unread_count(principal)
     cast(Any, request).borg_unread = unread  # the page frame does not count again
     running = [cell for cell in cells if cell.study_of is None]
@@ -65,7 +64,7 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
             "needs": needs_user(principal, trouble, unread, now=now),
             "steps": first_steps(principal, preferences, tenants=tenants, quota=granted, cells=running),
             "jobs": total(counts.values()),
-            "chart": spending_chart(principal, paying, now=now) if paying is not None else None,
+            "chart": spending_chart(principal, tenants, now=now),
             "cards": cards,
             "cells": cell_table(cells),
             "may_submit": any(may(principal, Action.JOB_WRITE, tenant=tenant.name) for tenant in tenants),

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
 from django.contrib import messages
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
@@ -77,9 +76,12 @@ def job_file_text(spec: Mapping[str, Any]) -> str:
     """Return a job file as YAML, with the most used fields first."""
     task = spec.get("task")
     spec = {**spec, "task": _first(_FIRST_OF_TASK, task)} if isinstance(task, dict) else spec
-    return str(
-        yaml.safe_dump(_first(_FIRST, spec), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
-    )
+    return plainyaml.dump(_first(_FIRST, spec))
+
+
+def json_text(spec: Mapping[str, Any]) -> str:
+    """Return a job file as JSON."""
+    return json.dumps(spec, indent=2, ensure_ascii=False) + "\n"
 
 
 def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,11 +51,11 @@ def _read_command(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        raise ValueError("a quotation mark or a backslash has no partner; add it or remove it") from None
+        raise ValueError("close the quotation mark, or remove the backslash at the end") from None
 
 
 def _read_number(text: str) -> Any:
-    """Return a whole number, or the text if it is none. Then the check of the job file rejects it."""
+    """Return a whole number, or the text if it is not one. The check of the job file rejects a wrong text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
 
 
@@ -92,8 +92,8 @@ def fields_of(file: Mapping[str, Any], bands: Sequence[Band]) -> dict[str, str]:
 
 def changed_fields(posted: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
     """Return the fields of a sent form whose text differs from the text `before`, without spaces around them."""
-    given = {name: posted[name].strip() for name in FIELDS if name in posted}
-    return {name: text for name, text in given.items() if text != before.get(name, "").strip()}
+    given = {name: _as_sent(name, posted[name]) for name in FIELDS if name in posted}
+    return {name: text for name, text in given.items() if text != _as_sent(name, before.get(name, ""))}
 
 
 def with_fields(file: Mapping[str, Any], changed: Mapping[str, str]) -> dict[str, Any]:
@@ -122,6 +122,12 @@ def errors_of(fields: Mapping[str, str]) -> dict[str, str]:
         if name:
             found.setdefault(name, text)
     return found
+
+
+def _as_sent(name: str, text: str) -> str:
+    """Return a text as each browser sends it. A field of one line loses line breaks; the command may have several."""
+    text = text.replace("\r\n", "\n").strip()
+    return text if name == "command" else text.replace("\n", "")
 
 
 def _band(priority: str, bands: Sequence[Band]) -> str:

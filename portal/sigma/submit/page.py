@@ -7,23 +7,26 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext as _
 
 from portal.sigma.frame.page import page, problem_kept, rendered, tenants_of
-from portal.sigma.jobs.submit import add_outcome, file_of, job_file_text, plan_context
+from portal.sigma.jobs.submit import add_outcome, file_of, job_file_text, json_text, plan_context
 from portal.sigma.reads.jobs import templates_visible
 from portal.sigma.submit.form_fields import FIELDS, FREE, changed_fields, errors_of, fields_of, with_fields
 from portal.sigma.submit.price import quota_price
 from portal.sigma.submit.starting_points import EXAMPLES, copy_for_cell, copy_with_new_name, example_named
 from quota.admission import admission
 from quota.vocabulary.bands import Band
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access import selectors
 from scheduling.jobs.plans import job_plan
-from scheduling.jobs.submit_and_kill import job_apply, spec_for
+from scheduling.jobs.submit_and_kill import job_apply, live_job, spec_for
 
 # The most templates to start from.
 MOST_TEMPLATES = 8
+# The largest job file, in characters, that a field of the form can change. To write a larger one takes seconds.
+MOST_MERGED = 65_536
 
 
 @page
@@ -37,8 +40,8 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
     cells = list(selectors.cells_visible(principal).filter(study_of__isnull=True).order_by("name")[:200])
     bands = list(admission.bands())
     context: dict[str, Any] = {
-        "cells": cells,
-        "tenants": tenants_of(principal, Action.JOB_WRITE),
+        "cells": [(cell.name, cell.name) for cell in cells],
+        "tenants": [(name, name) for name in tenants_of(principal, Action.JOB_WRITE)],
         "bands": [(FREE, f"{FREE} (0)"), *((band.name, f"{band.name} ({band.low}–{band.high})") for band in bands)],
         "examples": [(name, example.title) for name, example in EXAMPLES.items()],
         "templates": list(templates_visible(principal).order_by("-id")[:MOST_TEMPLATES]),
@@ -48,7 +51,7 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
         context |= {"cell": request.GET.get("cell", ""), "tenant": request.GET.get("tenant", "")}
         text = _start(request.GET, principal, context)
         context |= {"text": text, "base": text, "fields": fields_of(file_of(text), bands)}
-        _keep_choice(context["bands"], context["fields"]["band"])
+        _keep_choices(context)
         return rendered(request, "sigma/submit.html", context)
     given = request.POST
     text = given.get("text", "")
@@ -58,22 +61,30 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
         file = _file(given, text, bands, context)
         cell = selectors.cell_named(principal, context["cell"])
         wanted = spec_for(principal=principal, cell=cell, file=file, tenant=context["tenant"])
-        if given.get("do") == "submit":
+        live = live_job(cell, wanted) if given.get("planned") == "submit" else None
+        if given.get("do") == "submit" and live is None:
             done = job_apply(principal=principal, cell=cell, job_spec=wanted)
             add_outcome(request, done.outcome, wanted.name)
             return redirect("sigma:job", cell=cell.name, tenant=wanted.tenant, name=wanted.name)
         context |= plan_context(job_plan(principal=principal, cell=cell, job_spec=wanted), wanted, cell)
         context["price"] = quota_price(principal, cell, wanted)
     problem: Rejected | None = context.get("problem")
-    _keep_choice(context["bands"], context["fields"]["band"])
+    _keep_choices(context)
     context["errors"] = errors_of(problem.fields) if problem is not None else {}
     return rendered(request, "sigma/submit.html", context)
 
 
-def _keep_choice(choices: list[tuple[str, str]], chosen: str) -> None:
-    """Add the band of the job file to the choices if it is not one, so that the form does not change it."""
-    if all(name != chosen for name, _ in choices):
-        choices.append((chosen, chosen))
+def _keep_choices(context: dict[str, Any]) -> None:
+    """Let the form show the cell, the tenant and the band of the job file, also if they are not among its choices.
+    Otherwise a browser would send the first choice, and so change the file.
+    """
+    shown: dict[str, str] = context["fields"]
+    for name, choices in (("cell", "cells"), ("tenant", "tenants"), ("band", "bands")):
+        chosen = shown[name] or context.get(name, "")
+        if name != "band":
+            context[name] = chosen
+        if (chosen or name == "band") and all(value != chosen for value, _title in context[choices]):
+            context[choices] = [*context[choices], (chosen, chosen)]
 
 
 def _start(asked: Mapping[str, str], principal: Principal, context: dict[str, Any]) -> str:
@@ -95,17 +106,20 @@ def _file(given: Mapping[str, str], text: str, bands: list[Band], context: dict[
     """
     file = file_of(text)
     if "base" in given:
-        before = _before(given["base"], bands)
+        before = fields_of(file, bands) if given["base"] == text else _before(given["base"], bands)
         # Most job files contain no cell and no tenant. Then those of the form count, and the file stays as it is.
         changed = changed_fields(given, before)
         for name in ("cell", "tenant"):
             if not before.get(name):
                 changed.pop(name, None)
         if changed:
+            if len(text) > MOST_MERGED:
+                raise invalid("file", _("the job file is too large for the form; change the file itself"))
             file = with_fields(file, changed)
-            context["text"] = job_file_text(file)
+            context["text"] = job_file_text(file) if not text.lstrip().startswith("{") else json_text(file)
         context["base"] = context["text"]
-        context["fields"] = fields_of(file, bands)
+    context["fields"] = fields_of(file, bands)
+    if "base" in given:
         for name in ("cell", "tenant"):
             context[name] = context["fields"][name] or context[name]
     return file

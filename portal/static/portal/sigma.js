@@ -14,10 +14,18 @@
     document.cookie = `borg-time-zone=${ownZone}; path=/; max-age=31536000; samesite=lax${secure}`;
   }
   // Such as 2026-11-29 18:41:07 CET, in the time zone of the page. Live parts of a page come without one.
-  const exact = new Intl.DateTimeFormat("sv-SE", {
-    timeZone: document.documentElement.dataset.timeZone || "UTC", year: "numeric", month: "2-digit",
-    day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
-  });
+  const exact = exactIn(document.documentElement.dataset.timeZone || "UTC");
+
+  function exactIn(timeZone) {
+    const two = "2-digit";
+    try {
+      return new Intl.DateTimeFormat("sv-SE", {
+        timeZone, year: "numeric", month: two, day: two, hour: two, minute: two, second: two, timeZoneName: "short",
+      });
+    } catch {
+      return exactIn("UTC"); // the server may have a time zone that this browser does not have
+    }
+  }
   const relative = new Intl.RelativeTimeFormat(document.documentElement.lang || "en", { numeric: "always", style: "short" });
   // [unit, its seconds, smallest count]: hundreds of days are shown in days, thousands of days in years.
   const UNITS = [["year", 31556952, 2], ["day", 86400, 1], ["hour", 3600, 1], ["minute", 60, 1], ["second", 1, 0]];
@@ -36,11 +44,14 @@
     keepForms(old, fresh);
     const focused = old.contains(document.activeElement) ? document.activeElement : null;
     const link = focused?.getAttribute("href"), copies = focused?.dataset.copy;
+    const same = (root) => [...root.querySelectorAll(`a[href="${CSS.escape(link)}"]`)];
+    const place = link ? same(old).indexOf(focused) : 0, pressed = focused?.matches("button[name]") ? focused : null;
     const field = focused?.name, box = focused?.closest("details[id]")?.id;
     showTimes(fresh);
     old.replaceWith(fresh);
     offerCopies(fresh);
-    if (link) fresh.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus({ preventScroll: true });
+    if (link) (same(fresh)[place] ?? same(fresh)[0])?.focus({ preventScroll: true });
+    if (pressed) fresh.querySelector(`button[name="${CSS.escape(pressed.name)}"][value="${CSS.escape(pressed.value)}"]`)?.focus({ preventScroll: true });
     if (field && box) fresh.querySelector(`#${CSS.escape(box)} [name="${CSS.escape(field)}"]`)?.focus({ preventScroll: true });
     if (copies) fresh.querySelector(`[data-copy="${CSS.escape(copies)}"]`)?.focus({ preventScroll: true });
   }
@@ -203,13 +214,26 @@
   }
 
   // ---- parts that a visible page reads again every few seconds ---------------------------
+  const TOKEN = /name="csrfmiddlewaretoken" value="[^"]*"/g;
+
+  // Return whether two parts of a page show different things. Each page has another token against forgery in its forms.
+  function differs(old, fresh) {
+    showTimes(fresh);
+    return old.innerHTML.replaceAll(TOKEN, "") !== fresh.innerHTML.replaceAll(TOKEN, "");
+  }
+
+  function isSelected(part) {
+    const selection = getSelection();
+    return !selection.isCollapsed && part.contains(selection.anchorNode);
+  }
+
   function refreshPart(id, seconds) {
     setInterval(async () => {
       const old = document.getElementById(id);
       if (!old || document.hidden) return;
       try {
         const fresh = (await readPage()).getElementById(id);
-        if (fresh) swap(old, document.adoptNode(fresh));
+        if (fresh && !isSelected(old) && differs(old, fresh)) swap(old, document.adoptNode(fresh));
       } catch (error) {
         console.warn("A part of the page could not be read again:", error);
       }

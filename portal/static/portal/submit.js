@@ -6,30 +6,29 @@
   const form = document.querySelector("[data-submit]");
   if (!form) return;
   const WAIT_MS = 500;
-  const views = { form: form.querySelector("[data-view=form]"), file: form.querySelector("[data-view=file]") };
   const text = form.elements.text, base = form.elements.base;
-  let edits = 0, later = 0, running = false, view = "form";
+  let edits = 0, later = 0, running = false, waitMs = WAIT_MS;
 
   function showState(word) {
     const state = form.querySelector("[data-submit-state]");
     state.textContent = word ? state.dataset[word] : "";
   }
 
-  // Return the fields of the form view, by name.
-  function fieldsOf(root) {
-    return root.querySelectorAll("[data-view=form] :is(input, select)[name]:not([type=hidden])");
-  }
-
-  // Show the other view of the job as the server answered it. The view in which the user types stays as it is.
-  function showOther(fresh) {
-    if (view === "form") {
-      text.value = fresh.getElementById("spec-text").value;
-    } else {
-      for (const field of fieldsOf(fresh)) {
-        const own = form.elements[field.name];
-        if (own.tagName === "SELECT" && field.selectedIndex < 0) continue;
-        own.value = field.value;
+  // Show the job as the server answered it in both views, so that they are equal to `base`. The user has typed nothing
+  // since the request. The focused field keeps its text.
+  function showJob(fresh) {
+    for (const field of fresh.querySelectorAll("[data-view=form] :is(input, select, textarea)[name]")) {
+      const own = form.elements[field.name];
+      if (own.tagName === "SELECT" && ![...own.options].some((one) => one.value === field.value)) {
+        own.append(document.importNode(field.selectedOptions[0], true));
       }
+      if (own !== document.activeElement || own.tagName === "SELECT") own.value = field.value;
+    }
+    const now = fresh.getElementById("spec-text").value;
+    if (text.value !== now) {
+      const { selectionStart, selectionEnd } = text;
+      text.value = now;
+      if (text === document.activeElement) text.setSelectionRange(selectionStart, selectionEnd);
     }
     base.value = fresh.getElementById("submit-base").value;
   }
@@ -49,13 +48,16 @@
   // Replace a part of the page if it differs, so that a button does not vanish under the pointer.
   function showPart(fresh, id) {
     const old = document.getElementById(id), now = fresh.getElementById(id);
-    if (now && old.innerHTML !== now.innerHTML) old.replaceChildren(...document.adoptNode(now).childNodes);
+    if (!now || old.innerHTML === now.innerHTML) return;
+    const focused = old.contains(document.activeElement) ? document.activeElement.value : null;
+    old.replaceChildren(...document.adoptNode(now).childNodes);
+    if (focused) old.querySelector(`button[value="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
   async function check() {
     if (running) return;
     running = true;
-    const seen = edits;
+    const seen = edits, began = performance.now();
     showState("textChecking");
     try {
       const sent = new FormData(form);
@@ -65,7 +67,7 @@
       const fresh = safe.page(await answer.text());
       if (!fresh.getElementById("submit-check")) throw new Error(`HTTP status ${answer.status}`);
       if (seen === edits) {
-        showOther(fresh);
+        showJob(fresh);
         showErrors(fresh);
         showPart(fresh, "submit-check");
         showPart(fresh, "submit-actions");
@@ -76,21 +78,18 @@
       showState("textFailed");
     }
     running = false;
+    waitMs = Math.max(WAIT_MS, 2 * (performance.now() - began)); // a busy portal gets fewer requests
     if (seen !== edits) checkLater();
   }
 
   function checkLater() {
     clearTimeout(later);
-    later = setTimeout(check, WAIT_MS);
+    later = setTimeout(check, waitMs);
   }
 
-  for (const [name, root] of Object.entries(views)) {
-    root.addEventListener("input", () => {
-      // A change in the other view before the last one was checked stays: the server merges both.
-      view = name;
-      edits++;
-      checkLater();
-    });
-  }
+  form.addEventListener("input", () => {
+    edits++;
+    checkLater();
+  });
   check();
 })();
