@@ -57,6 +57,7 @@ PAGES = {
     "task-pending": "/jobs/cc/ubar/greedy/0/",
     "specs": "/jobs/cc/ubar/jfoo/specs/?version=2",
     "submit": "/submit/",
+    "settings": "/settings/",
     "tokens": "/tokens/",
     "quota": "/quota/",
     "notices": "/notices/",

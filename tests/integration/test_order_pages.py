@@ -233,17 +233,19 @@ def test_the_calendar_shows_each_band_and_resource(market) -> None:
 
 def test_home_tells_what_waits_what_ends_and_what_is_left(market) -> None:
     before = signed_in("owner").get("/").text
-    assert "for your decision" not in before
-    assert "Quota that ends soon" not in before
+    assert "ordered by" not in before
+    assert "is not renewed" not in before
     assert "2,000.00" in before
     order = market_world.ordered(market.tenant, cores(3), days=5)
     by("owner")
     market_world.ordered(market.tenant, cores(1), days=40)
     page = signed_in("owner").get("/").text
-    assert "1 order waits for your decision" in page
-    assert f'Quota that ends soon: <a href="/orders/{order.pk}/">3 cores, 12 GiB RAM</a>' in page
+    assert "1 core, 4 GiB RAM for 28.80 credits, ordered by buyer for tenant ubar" in page
+    assert f'<a href="/orders/{order.pk}/">Quota of 3 cores, 12 GiB RAM</a> for tenant ubar in band production' in page
+    assert "Renew the order" in page
     seen = signed_in("viewer").get("/").text
-    assert "for your decision" not in seen
+    assert "ordered by" not in seen
+    assert "Renew the order" not in seen
     assert "Budget left" not in seen
 
 
