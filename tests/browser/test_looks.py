@@ -110,7 +110,16 @@ def first_visit(chromium, world, tmp_path) -> Iterator[Callable[[str], dict[str,
 
 
 def test_a_first_visit_is_light(first_visit) -> None:
-    pages = ("/accounts/password/change/", "/", JOB, "/quota/", "/shop/", "/admin/", "/admin/scheduling/machine/")
+    pages = (
+        "/accounts/password/change/",
+        "/",
+        "/submit/",
+        JOB,
+        "/quota/",
+        "/shop/",
+        "/admin/",
+        "/admin/scheduling/machine/",
+    )
     for path in pages:
         loaded = first_visit(path)
         total = sum(loaded.values())

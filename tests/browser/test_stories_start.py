@@ -10,7 +10,9 @@ from playwright.sync_api import Locator, Page, expect
 from quota.models import ApprovalRule, Order
 from quota.pricing.capacity_for_sale import market_of
 from scheduling.models import Job
+from tests.browser import accessibility
 from tests.browser.conftest import sign_in
+from tests.browser.looks import NARROW, WIDE, assert_fits, resize
 from tests.integration import market_world, portal_world
 
 
@@ -23,6 +25,16 @@ class Clicks:
     def on(self, element: Locator) -> None:
         element.click()
         self.number += 1
+
+
+def check_looks(page: Page) -> None:
+    """Check that the page is accessible in both themes, and not wider than a phone."""
+    for theme in ("dark", "light"):
+        page.emulate_media(color_scheme=theme)
+        assert accessibility.faults(page) == []
+    resize(page, NARROW)
+    assert_fits(page, page.url)
+    resize(page, WIDE)
 
 
 @pytest.fixture
@@ -43,6 +55,7 @@ def test_buy_quota_and_run_a_job(page: Page, market) -> None:
     sign_in(page, "owner")
     steps = page.get_by_role("region", name="First steps")
     expect(steps).to_contain_text("0 of 4 done")
+    check_looks(page)
     clicks.on(steps.get_by_role("link", name="Buy quota"))
     page.wait_for_load_state("load")  # the scripts react to the fields only after this
     page.get_by_role("textbox", name="Cores").fill("2")
@@ -59,6 +72,7 @@ def test_buy_quota_and_run_a_job(page: Page, market) -> None:
     expect(page.locator("#submit-check")).to_contain_text("3 tasks")
     page.get_by_label("CPU").fill("-3")
     expect(page.locator("#error-cpu")).to_contain_text("-3")
+    check_looks(page)
     page.get_by_label("CPU").fill("200m")
     expect(page.locator("#submit-check")).to_contain_text("credits for 30 days in band production")
     expect(file).to_have_value(re.compile("cpu: 200m"))
@@ -115,6 +129,7 @@ def test_times_are_in_the_zone_of_the_browser_or_of_the_settings(chromium, porta
         page.get_by_label("Time zone").fill("Mars/Olympus")
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("alert")).to_contain_text("is not a time zone of the IANA database")
+        check_looks(page)
         page.get_by_label("Time zone").fill("UTC")
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("main")).to_contain_text("in the time zone UTC")
