@@ -8,6 +8,7 @@ from portal.sigma import cell_map, cells, machines, names, notices, services, se
 from portal.sigma.history import event, past_cell
 from portal.sigma.home import page as home
 from portal.sigma.jobs import actions, cron, events, job, lists, task, templates, update, why, workflows
+from portal.sigma.jobs.specs import versions
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, promise_credits, quota
 from portal.sigma.shop import pages as shop
 from portal.sigma.shop import quote
@@ -48,7 +49,7 @@ urlpatterns = [
     path(_JOB + "retry/", actions.retry, name="retry"),
     path(_JOB + "pause/", actions.pause, name="pause"),
     path(_JOB + "resume/", actions.resume, name="resume"),
-    path(_JOB + "specs/", job.specs, name="specs"),
+    path(_JOB + "specs/", versions.specs, name="specs"),
     path(_JOB + "<int:index>/", task.task, name="task"),
     path(_JOB + "<int:index>/shell/", task.shell, name="shell"),
     path("cron/", cron.cron_list, name="crons"),

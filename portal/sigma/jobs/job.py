@@ -1,10 +1,7 @@
-"""The live page of a job with its tasks and events, the page of its spec, and two forms: kill and undo."""
+"""The live page of a job with its tasks and events, and two forms: kill and undo."""
 
 from __future__ import annotations
 
-import difflib
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
@@ -20,9 +17,9 @@ from portal.sigma.jobs.why import WORDS, explain
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of
 from portal.sigma.reads.names import leave_of, names_of_job
-from quota.vocabulary.errors import Conflict, NotFound, invalid
+from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal, may
-from scheduling.access.selectors import spec_shown, specs_of
+from scheduling.access.selectors import specs_of
 from scheduling.autoscaling.selectors import recommendation_of
 from scheduling.core.explaining.health_wording import format_troubles
 from scheduling.core.vocabulary.job_health import Troubles
@@ -34,7 +31,7 @@ from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
 from scheduling.jobs.why import crash_sentences, held_sentences, is_held, rate_sentences, waits_until
 from scheduling.maintenance.selectors import maintenance_of
-from scheduling.models import Job, JobAutoscaling, JobSpec, PendingVerdict
+from scheduling.models import Job, JobAutoscaling, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
 PAGE_SIZE = 100
@@ -105,30 +102,6 @@ def status_context(row: Job) -> dict[str, Any]:
 
 
 @page
-@require_GET
-def specs(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Show a version of the job's spec (`?version=`) and its differences from another version (`?against=`)."""
-    row = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
-    version = _number(request, "version", row.spec_version)
-    against = _number(request, "against", max(version - 1, 0))
-    found = {spec.version: spec for spec in JobSpec.objects.filter(job=row, version__in=[version, against])}
-    if version not in found:
-        raise NotFound("version", str(version))
-    shown = {number: spec_shown(principal, row, spec.spec) for number, spec in found.items()}
-    compared = against in found and against != version
-    context = {
-        "job": row,
-        "spec": found[version],
-        "text": _text(shown[version]),
-        "hides": any(shown[number] != found[number].spec for number in found),
-        "against": against if compared else None,
-        "versions": list(specs_of(row).defer("spec").order_by("-version")[:200]),
-        "diff": _diff(shown[against], shown[version]) if compared else [],
-    }
-    return render(request, "sigma/specs.html", context)
-
-
-@page
 @require_POST
 def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
     """Kill the job that has the UID in the form, or only one task if the form has the field `index`."""
@@ -175,19 +148,3 @@ def back_to(row: Job) -> HttpResponseRedirect:
     row.refresh_from_db(fields=["state"])
     url = reverse("sigma:job", args=[row.cell.name, row.tenant.name, row.name])
     return redirect(f"{url}?uid={row.uid}" if row.state == JobState.DEAD else url)
-
-
-def _number(request: HttpRequest, name: str, default: int) -> int:
-    number = whole_number(request.GET.get(name, ""))
-    return default if number is None or number >= 2**31 else number
-
-
-def _text(file: Mapping[str, object]) -> str:
-    return json.dumps(file, indent=2, sort_keys=True, ensure_ascii=False)
-
-
-def _diff(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the lines of the diff, each with its kind: `added`, `removed`, `same`, or `place` (line numbers)."""
-    kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
-    lines = difflib.unified_diff(_text(old).splitlines(), _text(new).splitlines(), lineterm="", n=3)
-    return [(kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---"))]

@@ -1,0 +1,90 @@
+"""The differences between two specs of a job: a list of changed fields, and the changed lines of the job file. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+# A list of changes with more fields ends after this many. The changed lines show all of them.
+MOST_FIELDS = 60
+# A longer value is cut in the list of fields.
+LONGEST = 160
+
+# The fields that come first in a job file on a page, because users change them most often.
+_FIRST = ("name", "cell", "tenant", "kind", "tasks", "priority", "appclass", "task")
+_FIRST_OF_TASK = ("command", "limit", "ports", "env")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A field of a job file that differs between two specs. `field`: its path, such as `task.limit.cpu`. `before`,
+    `after`: its values as text; "" if a spec does not have the field.
+    """
+
+    field: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpecDiff:
+    """The differences between two specs. `fields`: the changed fields, at most `MOST_FIELDS`. `more`: the number of
+    further changed fields. `lines`: the changed lines of the job file, each with its kind: `added`, `removed`, `same`,
+    or `place` (line numbers).
+    """
+
+    fields: tuple[FieldChange, ...]
+    more: int
+    lines: tuple[tuple[str, str], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.fields)
+
+
+def spec_diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> SpecDiff:
+    """Return the differences between two job files."""
+    fields = list(_changed("", old, new))
+    kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
+    lines = difflib.unified_diff(job_file_text(old).splitlines(), job_file_text(new).splitlines(), lineterm="", n=3)
+    return SpecDiff(
+        tuple(fields[:MOST_FIELDS]),
+        max(0, len(fields) - MOST_FIELDS),
+        tuple((kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---"))),
+    )
+
+
+def job_file_text(spec: Mapping[str, Any]) -> str:
+    """Return a job file as YAML, with the most used fields first."""
+    task = spec.get("task")
+    spec = {**spec, "task": _first(_FIRST_OF_TASK, task)} if isinstance(task, dict) else spec
+    return str(yaml.safe_dump(_first(_FIRST, spec), sort_keys=False, allow_unicode=True, width=120))
+
+
+def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `given` with the keys in `keys` first."""
+    return {key: given[key] for key in keys if key in given} | dict(given)
+
+
+def _changed(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[FieldChange]:
+    for key in _first(tuple(old), new):
+        before, after = old.get(key), new.get(key)
+        field = f"{path}.{key}" if path else str(key)
+        if before == after and (key in old) == (key in new):
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _changed(field, before, after)
+        else:
+            yield FieldChange(
+                field, _format_value(before) if key in old else "", _format_value(after) if key in new else ""
+            )
+
+
+def _format_value(value: Any) -> str:
+    """Return a value as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf")).strip()
+    text = text.removesuffix("...").strip()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
