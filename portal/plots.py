@@ -17,11 +17,12 @@ COLOURS = 7
 @dataclass(frozen=True, slots=True)
 class Series:
     """The values of one quantity over time, with a name. `values`: one value for each time of the plot, or None if a
-    value is unknown.
+    value is unknown. `limit`: whether the line is drawn like the line of a limit.
     """
 
     name: str
     values: Sequence[int | None]
+    limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,19 @@ class PlottedLine:
     """A line of a plot.
 
     `pieces`: the parts of the line between gaps, each as the attribute `points` of an SVG `polyline`. `last`: the
-    newest value as text.
+    newest value as text. `limit`: whether the line is drawn like the line of a limit.
     """
 
     name: str
     colour: int
     pieces: tuple[str, ...]
     last: str
+    limit: bool = False
+
+    @property
+    def style(self) -> str:
+        """Return the CSS classes of the line."""
+        return "plot-limit" if self.limit else f"plot-line plot-{self.colour}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +61,10 @@ class ChartBar:
 class Plot:
     """The texts and positions of a plot, for the template that draws it as SVG.
 
-    `top`: value at the upper edge, as text. `ticks`: times at the left edge, in the middle and at the right edge.
-    `limit`: the value of the limit line, as text; `limit_y`: the vertical position of that line in the image. `rows`:
-    the same values for a table: for each time its text, and a text for each of `lines`.
+    `top`, `middle`: values at the upper edge and at half of the height, as text. `ticks`: times at the left edge, in
+    the middle and at the right edge. `limit`: the value of the limit line, as text; `limit_y`: the vertical position
+    of that line in the image. `rows`: the same values for a table: for each time its text, and a text for each of
+    `lines`. `xs`: the horizontal position of each row in the image.
     """
 
     title: str
@@ -69,6 +77,13 @@ class Plot:
     limit: str = ""
     width: int = WIDTH
     height: int = HEIGHT
+    middle: str = ""
+    xs: tuple[str, ...] = ()
+
+    @property
+    def placed_rows(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Return the rows of the table with their horizontal positions: (position, time, values)."""
+        return [(x, *row) for x, row in zip(self.xs, self.rows, strict=True)]
 
     @property
     def keys(self) -> list[PlottedLine]:
@@ -111,12 +126,24 @@ def lines(
                 number % COLOURS + 1,
                 tuple(_pieces(known, since=since, until=until, step=step, top=top)),
                 format_value(known[-1][1]) if known else unknown,
+                one.limit,
             )
         )
     y, limit_text = ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", format_value(limit))
     zone = since.tzinfo
     rows = _rows([f"{at.astimezone(zone):%Y-%m-%d %H:%M}" for at in times], series, format_value, unknown)
-    return Plot(title, tuple(drawn), (), format_value(top), _ticks(since, until), rows, limit_y=y, limit=limit_text)
+    return Plot(
+        title,
+        tuple(drawn),
+        (),
+        format_value(top),
+        _ticks(since, until),
+        rows,
+        limit_y=y,
+        limit=limit_text,
+        middle=format_value(top // 2) if top > 1 else "",
+        xs=_xs(times, since, until) if rows else (),
+    )
 
 
 def bars(
@@ -158,7 +185,16 @@ def bars(
         for number, one in enumerate(series)
     )
     rows = _rows([label(at) for at in times], series, format_value, "–")
-    return Plot(title, keys, tuple(found), format_value(top), _ticks(since, until), rows)
+    return Plot(
+        title,
+        keys,
+        tuple(found),
+        format_value(top),
+        _ticks(since, until),
+        rows,
+        middle=format_value(top // 2) if top > 1 else "",
+        xs=_xs(times, since, until) if rows else (),
+    )
 
 
 def _rows(
@@ -182,6 +218,10 @@ def _pieces(
         pieces[-1] += [f"{_x(at, since, until):.1f},{y}", f"{_x(end, since, until):.1f},{y}"]
         before = at
     return [" ".join(piece) for piece in pieces]
+
+
+def _xs(times: Sequence[dt.datetime], since: dt.datetime, until: dt.datetime) -> tuple[str, ...]:
+    return tuple(f"{_x(at, since, until):.1f}" for at in times)
 
 
 def _x(at: dt.datetime, since: dt.datetime, until: dt.datetime) -> float:

@@ -156,6 +156,7 @@ class TasksTopic:
             rows={f"task-{task.id}": _render("rows/task", task=task, job=job) for task in tasks},
             parts={
                 "job-status": _render("parts/job_status", **status),
+                "job-grid": _render("parts/job_grid", **status),
                 "job-answers": _render("parts/job_answers", job=job),
                 "job-events": _render("parts/job_events", **status),
             },

@@ -9,14 +9,16 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
 from portal.parts.empty import Empty, EmptyAction
-from portal.parts.filters import Filters, choice
+from portal.parts.filters import Filters, choice, search
 from portal.parts.paging import FIRST_PAGE, by_cursor
 from portal.sigma.frame.page import page, whole_number
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.event_sentences import SENTENCES
+from portal.sigma.reads.folded_events import folded
 from portal.sigma.reads.journal import event_sentences
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
+from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.history.archive.reading import ArchivedEvents, Position, archived_events_of_job
 from scheduling.models import Event
 
@@ -31,34 +33,52 @@ KINDS = [
 @require_GET
 def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
     """Show the events of a job, newest first. `?before=`, `?after=`: show only events before or after this position in
-    the journal. Makes at most five queries.
+    the journal. `?kind=`, `?task=`: show only events of this kind, or of the task with this index. Makes at most five
+    queries.
     """
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     kind = request.GET.get("kind", "")
     kind = kind if kind in KINDS else ""
     rows = Event.objects.filter(cell_id=job.cell_id, job_id=job.id)
     rows = rows.filter(kind=kind) if kind else rows
-    archived = archived_events_of_job(job, kinds=[kind] if kind else ())
+    task, problem = _task_of(request.GET.get("task", "").strip())
+    rows = rows.filter(task_index=task) if task is not None else rows
+    archived = archived_events_of_job(job, kinds=[kind] if kind else (), task_index=task)
     found, older, newer = _page_of(rows, archived, _position(request, "before"), _position(request, "after"))
+    sentences = event_sentences(found) if found else []
     context = {
         "job": job,
-        "events": event_sentences(found) if found else [],
+        "events": sentences,
+        "folds": folded(sentences),
         "paging": by_cursor(newer=_cursor(newer), older=_cursor(older)),
         "filters": Filters(
-            (choice("kind", _("Kind"), kind, KINDS, everything=_("all kinds")),),
+            (
+                choice("kind", _("Kind"), kind, KINDS, everything=_("all kinds")),
+                search("task", _("Task"), request.GET.get("task", "").strip(), placeholder="17", problem=problem),
+            ),
             _("Filter"),
             kept={"uid": str(job.uid)},
         ),
-        "empty": _empty(kind),
+        "empty": _empty(bool(kind or task is not None)),
     }
     return render(request, "sigma/job_events.html", context)
 
 
-def _empty(kind: str) -> Empty:
-    """Return what the page shows if it has no events. `kind`: the kind of events that the user chose, or ""."""
-    if kind:
-        everything = EmptyAction(_("Show all kinds"), changes={**FIRST_PAGE, "kind": None})
-        return Empty(_("This page has no event of this kind."), actions=(everything,))
+def _task_of(text: str) -> tuple[int | None, str]:
+    """Return the index of the task in the filter, or None for all tasks, and the problem of the text, or ""."""
+    if not text:
+        return None, ""
+    index = whole_number(text)
+    if index is None or index >= MAX_TASKS:
+        return None, _("%r is not the index of a task; give a number such as 0") % text[:20]
+    return index, ""
+
+
+def _empty(is_filtered: bool) -> Empty:
+    """Return what the page shows if it has no events."""
+    if is_filtered:
+        everything = EmptyAction(_("Show all events"), changes={**FIRST_PAGE, "kind": None, "task": None})
+        return Empty(_("No event on this page matches the filters."), actions=(everything,))
     return Empty(_("This page has no events."), actions=(EmptyAction(_("Show the newest events"), changes=FIRST_PAGE),))
 
 

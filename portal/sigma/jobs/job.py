@@ -8,15 +8,22 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_GET, require_POST
 
 from portal.sigma.frame.page import page, page_of, whole_number
+from portal.sigma.jobs.charts.job_timeline import job_timeline
+from portal.sigma.jobs.charts.job_usage import PERIODS, job_usage_plots, period_of, usage_meters
+from portal.sigma.jobs.specs.prefilled import submit_link
+from portal.sigma.jobs.specs.prices import cost_of
 from portal.sigma.jobs.why import WORDS, explain
 from portal.sigma.reads import jobs as reads
+from portal.sigma.reads.folded_events import folded
 from portal.sigma.reads.journal import events_of
 from portal.sigma.reads.names import leave_of, names_of_job
+from portal.sigma.reads.task_states import task_grid
 from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import specs_of
@@ -35,6 +42,8 @@ from scheduling.models import Job, JobAutoscaling, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
 PAGE_SIZE = 100
+# The timeline shows so many events, and the list below so many lines.
+TIMELINE_EVENTS, LISTED_EVENTS = 100, 25
 STATES = ["pending", "placed", "up", "dead"]
 
 
@@ -52,6 +61,7 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
         "placed": row.tasks_running - row.tasks_up,
     }
     tasks = page_of(request, reads.tasks_of(row, state=state), PAGE_SIZE, count=known[state])
+    may_write = may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell)
     context = {
         **status_context(row),
         "names": names_of_job(row),
@@ -64,7 +74,13 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
         "state": state,
         "specs": list(specs_of(row).defer("spec").order_by("-version")[:20]),
         "namesakes": reads.namesakes(row),
-        "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
+        "may_write": may_write,
+        "submit_again": submit_link(row) if may_write else "",
+        "edit_as_new": submit_link(row, new=True) if may_write else "",
+        "usage": job_usage_plots(row, period_of(request.GET.get("usage", "")), now=timezone.now()),
+        "usage_periods": PERIODS,
+        "meters": usage_meters([row]).get(row.id, []),
+        "cost": cost_of(principal, row),
         "living": row.tasks_total - row.tasks_dead,
         "job_revision": revision_of(row),
         "scaling": recommendation_of(row) if _is_scaled(row) else None,
@@ -80,6 +96,7 @@ def status_context(row: Job) -> dict[str, Any]:
     """Return the template context of the live parts of a job's page. The number of queries is fixed."""
     verdict = PendingVerdict.objects.filter(job=row).first() if row.tasks_pending else None
     (row,) = with_health([row])
+    progress = reads.update_progress(row)
     troubles: Troubles = row.health.troubles  # type: ignore[attr-defined]
     crashes = crashing_tasks(row) if troubles.crashing else []
     return {
@@ -88,7 +105,8 @@ def status_context(row: Job) -> dict[str, Any]:
         "crashes": crash_sentences(crashes, WORDS),
         # No event reports that a crashing task has become healthy, so the browser reads the page again after a while.
         "again_s": SETTLED_S if troubles.crashing else None,
-        "progress": reads.update_progress(row),
+        "progress": progress,
+        "grid": task_grid(row, progress.update if progress else None),
         "whys": explain(row, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
         "waiting": " ".join(held_sentences(row, WORDS)) if is_held(row) else "",
@@ -97,8 +115,14 @@ def status_context(row: Job) -> dict[str, Any]:
         "rates": rate_sentences(row, WORDS),
         "maintenance": maintenance_of(row) if row.tasks_running else [],
         "dependencies": dependencies_of(row) if row.waiting or row.may_start_since else [],
-        "events": events_of(row),
+        **events_context(row),
     }
+
+
+def events_context(row: Job) -> dict[str, Any]:
+    """Return the template context of a job's newest events: the timeline, and the list with folded repeats."""
+    found = events_of(row, limit=TIMELINE_EVENTS)
+    return {"job": row, "timeline": job_timeline(row, found), "folds": folded(found)[:LISTED_EVENTS]}
 
 
 @page

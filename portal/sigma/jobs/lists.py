@@ -11,6 +11,7 @@ from portal.parts.empty import Empty, EmptyAction
 from portal.parts.filters import FilterField, Filters, choice, search
 from portal.parts.tables import Column, Table
 from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, paging_of, tenants_of
+from portal.sigma.jobs.charts.job_usage import usage_meters
 from portal.sigma.reads.jobs import archived_jobs_visible, failing_ids, jobs_visible, with_owners
 from quota.paging import MergedRows
 from quota.vocabulary.errors import Rejected
@@ -65,13 +66,22 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         Column(_("Placed"), number=True),
         Column(_("Pending"), number=True),
         Column(_("Dead"), number=True),
+        Column(_("CPU and RAM")),
         Column(_("Submitted")),
     )
     rows = list(found)
+    meters = usage_meters(rows)
+    for job in rows:
+        job.meters = meters.get(job.id, ())
     table = Table(_("Jobs"), columns, rows, empty, paging=paging_of(found), row_template="sigma/rows/job.html")
     state = choice("state", _("State"), chosen["state"], STATES, default="live")
     labels = search("labels", _("Labels"), chosen["labels"], placeholder="app=shop,track!=canary", problem=problem)
-    context = {"page_obj": found, "table": table, "filters": _filters(principal, chosen, state, labels)}
+    context = {
+        "page_obj": found,
+        "table": table,
+        "filters": _filters(principal, chosen, state, labels),
+        "has_meters": bool(meters),
+    }
     return render(request, "sigma/jobs.html", context)
 
 

@@ -7,22 +7,23 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from portal.sigma.frame.page import page
+from portal.sigma.jobs.charts.score_bars import score_bars
 from portal.sigma.jobs.incarnations import complete, incarnation_table
+from portal.sigma.jobs.specs.prices import usage_price
 from portal.sigma.jobs.task_timeline import timeline_of
 from portal.sigma.jobs.usage_charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
 from portal.sigma.jobs.why import WORDS, explain
 from portal.sigma.reads import event_sentences
 from portal.sigma.reads import jobs as reads
+from portal.sigma.reads.folded_events import folded
 from portal.sigma.reads.journal import events_of, incarnations_of
 from portal.sigma.reads.names import names_of_task
-from quota.billing.costs import job_usage_price
-from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
 from scheduling.jobs.why import held_sentences, is_held
 from scheduling.maintenance.selectors import windows_of_machines
-from scheduling.models import Departure, Job, JobSpec, PendingVerdict, Task
+from scheduling.models import Departure, JobSpec, PendingVerdict, Task
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
 from scheduling.spec import parser
 from scheduling.tasks import pending_verdicts
@@ -48,14 +49,16 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     simulated = row.machine is not None and row.machine.attributes.get("runtime") == "simulated"
     logs = f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/"
     pays = may(principal, Action.BILLING_VIEW, tenant=tenant, cell=cell)
-    price, price_away = _usage_price(job) if pays else (None, False)
+    price, price_away = usage_price(job) if pays else (None, False)
     windows = list(usage_windows.of_task(row, since=now - HISTORY))
+    shells = may_open_shells(principal, job)
     context = {
         "usage": usage_charts(windows, newest_sample(row), limit=row.limit, until=now),
         "first_sample_s": FIRST_SAMPLE_S,
         "job": job,
         "task": row,
         "placement": found.placement if row.state == TaskState.RUNNING else None,
+        "score_bars": score_bars(found.placement) if row.state == TaskState.RUNNING else [],
         "preempted": found.preempted,
         "whys": explain(job, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
@@ -74,11 +77,12 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "price": price,
         "price_away": price_away,
         "timeline": timeline_of(history, until=now),
-        "events": events_of(job, index=index, limit=50),
+        "folds": folded(events_of(job, index=index, limit=100)),
         "departures": list(Departure.objects.filter(task=row).select_related("machine")),
         "logs": logs,
         "simulated": simulated,
-        "may_shell": row.state == TaskState.RUNNING and may_open_shells(principal, job),
+        "may_shell": row.state == TaskState.RUNNING and shells,
+        "asks_shell": row.state == TaskState.RUNNING and not shells and not simulated,
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }
     return render(request, "sigma/task.html", context)
@@ -92,20 +96,6 @@ def _max_run_s(row: Task) -> float | None:
     if stored is None:
         return None
     return parser.load(stored.spec, extra=tuple(row.job.cell.extra_resources)).task(row.index).max_run_s
-
-
-def _usage_price(job: Job) -> tuple[int | None, bool]:
-    """Return the price of all usage of a job in micro-credits, and whether it is unknown because a part of it is in the
-    archive, which cannot be read.
-    """
-    try:
-        return job_usage_price(
-            tenant=job.tenant_id, cell=job.cell.name, job_uid=job.uid.hex, since=job.created_at
-        ), False
-    except Rejected as error:
-        if error.code != "archive-away":
-            raise
-        return None, True
 
 
 @page

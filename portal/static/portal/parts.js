@@ -1,4 +1,4 @@
-// The behaviour of moments and timelines. Both also work without JavaScript.
+// The behaviour of moments, timelines and plots. All of them also work without JavaScript.
 "use strict";
 
 (() => {
@@ -50,6 +50,39 @@
     });
   }
 
+  // ---- plots: the values at the pointer, which the table below the plot also has ------------------------------------
+  function showValues(frame, x) {
+    const figure = frame.closest("figure"), svg = frame.querySelector("svg.plot-box");
+    const rows = [...figure.querySelectorAll("tr[data-x]")];
+    if (!rows.length) return;
+    const width = svg.viewBox.baseVal.width, box = svg.getBoundingClientRect();
+    const at = ((x - box.left) / box.width) * width;
+    const row = rows.filter((one) => Number(one.dataset.x) <= at).pop() ?? rows[0];
+    const names = [...figure.querySelectorAll("thead th")].slice(1).map((one) => one.textContent);
+    const values = [...row.querySelectorAll("td")].map((one, place) => `${names[place]} ${one.textContent}`);
+    frame.querySelector("[data-plot-values]").textContent = `${row.querySelector("th").textContent}: ${values.join(" · ")}`;
+    let cursor = svg.querySelector(".plot-cursor");
+    if (!cursor) {
+      cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
+      cursor.setAttribute("class", "plot-cursor");
+      cursor.setAttribute("y1", "0");
+      cursor.setAttribute("y2", "100%");
+      svg.append(cursor);
+    }
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, row.dataset.x);
+  }
+
+  document.addEventListener("pointermove", (event) => {
+    const box = event.target.closest?.("svg.plot-box"), frame = box?.closest("[data-plot]");
+    if (frame) showValues(frame, event.clientX);
+  });
+  document.addEventListener("pointerout", (event) => {
+    const box = event.target.closest?.("svg.plot-box");
+    if (!box || box.contains(event.relatedTarget)) return;
+    box.querySelector(".plot-cursor")?.remove();
+    box.closest("[data-plot]").querySelector("[data-plot-values]").textContent = "";
+  });
+
   // ---- pages that are read again: not while the user reads an open box, or has written in a field ------------------
   function readAgain(seconds) {
     const busy = "dialog[open], details[open]:not(nav details), :is(input, textarea, select):focus";
@@ -61,4 +94,8 @@
   for (const page of document.querySelectorAll("[data-reread-s]")) readAgain(Number(page.dataset.rereadS));
   for (const form of document.querySelectorAll("[data-moment]")) followSlider(form);
   for (const figure of document.querySelectorAll("[data-timeline]")) followKeys(figure);
+  // A live page replaces a part.
+  document.addEventListener("part-replaced", (event) => {
+    for (const figure of event.detail.fresh.querySelectorAll("[data-timeline]")) followKeys(figure);
+  });
 })();

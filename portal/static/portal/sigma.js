@@ -50,6 +50,7 @@
     showTimes(fresh);
     old.replaceWith(fresh);
     offerCopies(fresh);
+    document.dispatchEvent(new CustomEvent("part-replaced", { detail: { fresh, focused } }));
     if (link) (same(fresh)[place] ?? same(fresh)[0])?.focus({ preventScroll: true });
     if (pressed) fresh.querySelector(`button[name="${CSS.escape(pressed.name)}"][value="${CSS.escape(pressed.value)}"]`)?.focus({ preventScroll: true });
     if (field && box) fresh.querySelector(`#${CSS.escape(box)} [name="${CSS.escape(field)}"]`)?.focus({ preventScroll: true });
@@ -246,19 +247,35 @@
     return status >= 500 || status === 408 || status === 429 || code === "no-log" || code === "log-unavailable";
   }
 
+  const LOG_SHOWN = 262144, LOG_CHUNK = 262144, LOG_DOWNLOADED = 64 * 1048576;
+
   function followLog(box) {
-    const text = box.querySelector("[data-logs-text]");
-    const stream = box.querySelector("[data-logs-stream]");
-    const follow = box.querySelector("[data-logs-follow]");
+    const part = (name) => box.querySelector(`[data-logs-${name}]`);
+    const text = part("text"), stream = part("stream"), follow = part("follow"), search = part("search");
+    const wrap = part("wrap"), note = part("note"), download = part("download");
     let offset = -65536, generation = 0, shown = "";
+
+    async function ask(parameters) {
+      const url = `${box.dataset.logs}?${new URLSearchParams({ stream: stream.value, ...parameters })}`;
+      const answer = await fetch(url, { headers: { Accept: "application/json" } });
+      return [answer, await answer.json()];
+    }
+
+    // Return what an answer adds to the shown text. The lines that a search found come with their times.
+    function added(chunk) {
+      if (!search.value) return chunk.text;
+      return chunk.lines.map((line) => {
+        const at = line.at ? new Date(line.at).toLocaleString([], { dateStyle: "short", timeStyle: "medium" }) : "";
+        return `${at ? `${at}  ` : ""}${line.text.replace(/\n$/, "")}\n`;
+      }).join("");
+    }
 
     async function read(mine) {
       if (mine !== generation) return;
-      if (follow.checked || offset < 0) {
+      let more = false;
+      if (follow.checked || offset < 0 || !shown) {
         try {
-          const url = `${box.dataset.logs}?stream=${stream.value}&offset=${offset}`;
-          const answer = await fetch(url, { headers: { Accept: "application/json" } });
-          const chunk = await answer.json();
+          const [answer, chunk] = await ask(search.value ? { offset, search: search.value, ignore_case: "true" } : { offset });
           if (mine !== generation) return;
           if (!answer.ok && !isTemporary(answer.status, chunk.code)) {
             // The error is permanent: show it and stop.
@@ -266,23 +283,59 @@
             return;
           }
           if (!answer.ok) throw new Error(chunk.detail || String(answer.status));
+          const fresh = added(chunk);
+          more = Boolean(search.value) && !chunk.complete;
           offset = chunk.end;
-          shown = (shown + chunk.text).slice(-262144);
+          shown = (shown + fresh).slice(-LOG_SHOWN);
           const atEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
-          if (chunk.text || !shown) text.textContent = shown || box.dataset.textEmpty;
+          if (fresh || !shown) text.textContent = shown || (search.value ? box.dataset.textNone : box.dataset.textEmpty);
           if (atEnd) text.scrollTop = text.scrollHeight;
         } catch (error) {
           if (!shown) text.textContent = `${box.dataset.textFailed} ${error.message}`;
         }
       }
-      setTimeout(() => read(mine), document.hidden ? LOG_EVERY_MS * 5 : LOG_EVERY_MS);
+      setTimeout(() => read(mine), more ? 0 : document.hidden ? LOG_EVERY_MS * 5 : LOG_EVERY_MS);
     }
 
-    stream.addEventListener("change", () => {
-      offset = -65536;
+    function restart() {
+      offset = search.value ? 0 : -65536;
       shown = "";
       read(++generation);
+    }
+
+    // Read the whole log in parts and offer it as a file.
+    async function save() {
+      download.disabled = true;
+      note.textContent = "";
+      const parts = [];
+      try {
+        for (let from = 0, size = 0; size < LOG_DOWNLOADED; ) {
+          const [answer, chunk] = await ask({ offset: from, limit: LOG_CHUNK });
+          if (!answer.ok) throw new Error(chunk.detail || String(answer.status));
+          if (chunk.end <= from) break;
+          parts.push(chunk.text);
+          size += chunk.end - from;
+          from = chunk.end;
+        }
+        const link = document.createElement("a");
+        link.href = URL.createObjectURL(new Blob(parts, { type: "text/plain" }));
+        link.download = `${box.dataset.file}-${stream.value}.log`;
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+      } catch (error) {
+        note.textContent = `${box.dataset.textFailed} ${error.message}`;
+      }
+      download.disabled = false;
+    }
+
+    let later = 0;
+    stream.addEventListener("change", restart);
+    search.addEventListener("input", () => {
+      clearTimeout(later);
+      later = setTimeout(restart, 300);
     });
+    wrap.addEventListener("change", () => text.classList.toggle("unwrapped", !wrap.checked));
+    download.addEventListener("click", save);
     read(generation);
   }
 

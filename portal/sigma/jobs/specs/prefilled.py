@@ -1,7 +1,7 @@
 """Links that open the submit form with the job file of a job, and the text that such a link asks for.
 
 The URL parameters are the interface between the page of a job and the submit form: `from=CELL/TENANT/JOB`, and
-optionally `uid` (of a job that has ended) and `name` (the name of the new job).
+optionally `uid` (of a job that has ended) and `new=yes` (the new job gets another name than `from`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from scheduling.models import Job
 LONGEST_NAME = 63
 
 
-def submit_link(job: Job, *, name: str = "") -> str:
-    """Return the address of the submit form with the job file of `job`. `name`: the name of the new job; "": the same
-    name.
+def submit_link(job: Job, *, new: bool = False) -> str:
+    """Return the address of the submit form with the job file of `job`. `new`: whether the form suggests another name,
+    so that the submission cannot update the live job `job`.
     """
     given = {"from": f"{job.cell.name}/{job.tenant.name}/{job.name}", "uid": str(job.uid)}
-    return f"{reverse('sigma:submit')}?{urlencode(given | ({'name': name} if name else {}))}"
+    return f"{reverse('sigma:submit')}?{urlencode(given | ({'new': 'yes'} if new else {}), safe='/')}"
 
 
 def new_name(job: Job) -> str:
@@ -60,6 +60,6 @@ def prefilled_form(principal: Principal, given: Mapping[str, str]) -> dict[str, 
         raise invalid("from", _("%r is not the full name of a job; write cell/tenant/job") % source[:200])
     job = job_named(principal, *parts, uid=given.get("uid", ""))
     file = {**spec_shown(principal, job, job_current_spec(job)), "cell": job.cell.name, "tenant": job.tenant.name}
-    if name := given.get("name", ""):
-        file["name"] = name[:LONGEST_NAME]
+    if given.get("new") == "yes":
+        file["name"] = new_name(job)
     return {"text": job_file_text(file), "cell": job.cell.name, "tenant": job.tenant.name}
