@@ -14,6 +14,7 @@ MOST_FIELDS = 60
 # A longer value is cut in the list of fields.
 LONGEST = 160
 
+_FIXED = ("name", "tenant", "cell")
 # The fields that come first in a job file on a page, because users change them most often.
 _FIRST = ("name", "cell", "tenant", "kind", "tasks", "priority", "appclass", "task")
 _FIRST_OF_TASK = ("command", "limit", "ports", "env")
@@ -46,7 +47,10 @@ class SpecDiff:
 
 
 def spec_diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> SpecDiff:
-    """Return the differences between two job files."""
+    """Return the differences between two job files of one job. Its name, its tenant and its cell are left out, because
+    they cannot change.
+    """
+    old, new = ({key: value for key, value in file.items() if key not in _FIXED} for file in (old, new))
     fields = list(_changed("", old, new))
     kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
     lines = difflib.unified_diff(job_file_text(old).splitlines(), job_file_text(new).splitlines(), lineterm="", n=3)
@@ -70,7 +74,9 @@ def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[FieldChange]:
-    for key in _first(tuple(old), new):
+    for key in dict.fromkeys((*_FIRST, *old, *new)):
+        if key not in old and key not in new:
+            continue
         before, after = old.get(key), new.get(key)
         field = f"{path}.{key}" if path else str(key)
         if before == after and (key in old) == (key in new):
