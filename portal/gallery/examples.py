@@ -14,6 +14,7 @@ from portal.parts import filters, meters, paging, tables, timelines
 from portal.parts.empty import Empty, EmptyAction
 from portal.parts.meters import Meter, Share, SplitMeter
 from portal.parts.moments import Moment, moment_of
+from portal.parts.state_grids import GridState, StateGrid, state_grid
 from portal.parts.tables import Cell, Column, Table
 from portal.parts.timelines import Mark, State, Timeline, Track
 from quota.vocabulary.resources import CPU, describe
@@ -192,6 +193,25 @@ def by_cause(given: Given) -> SplitMeter:
     return meters.split_meter("Evictions", shares, scale=100, format_value=str)
 
 
+def states_of_tasks(given: Given) -> StateGrid:
+    known = [
+        GridState("r", "running", "good"),
+        GridState("p", "pending", "wait"),
+        GridState("f", "failed", "bad"),
+        GridState("d", "dead", "plain"),
+    ]
+    letters = "r" * 40 + "R" * 20 + "p" * 12 + "fdd"
+    return state_grid(
+        "Tasks by state",
+        letters,
+        known,
+        noun="Task",
+        before="/jobs/cc/ubar/web/",
+        after="/",
+        old="still has the earlier version",
+    )
+
+
 def whole_page(given: Given) -> Empty:
     return Empty(
         "Nothing is archived yet.",
@@ -225,6 +245,7 @@ EXAMPLES: tuple[tuple[str, str, str, tuple[Callable[[Given], object], ...]], ...
     ("Chart", "parts/plot.html", "plot", (lines, bars, no_data)),
     ("Meter", "parts/meter.html", "meter", (reclaimed, nearly_full)),
     ("Split meter", "parts/split_meter.html", "split_meter", (by_task, by_cause)),
+    ("State grid", "parts/state_grid.html", "grid", (states_of_tasks,)),
     ("Timeline", "parts/timeline.html", "timeline", (story_of_a_job, without_events)),
     ("Filters", "parts/filters.html", "filters", (filters_in_force, no_filter_in_force)),
     ("Empty", "parts/empty.html", "empty", (section, no_match, whole_page)),

@@ -1,4 +1,4 @@
-"""Tests of the pages of a job beyond its tasks: updates with differences and prices, copies, usage, states and events."""
+"""Tests of the pages of a job: updates with differences and prices, copies, usage, states of tasks, and events."""
 
 from __future__ import annotations
 

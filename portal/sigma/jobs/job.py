@@ -23,6 +23,7 @@ from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.folded_events import folded
 from portal.sigma.reads.journal import events_of
 from portal.sigma.reads.names import leave_of, names_of_job
+from portal.sigma.reads.task_states import LEAST as LEAST_IN_GRID
 from portal.sigma.reads.task_states import task_grid
 from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal, may
@@ -41,7 +42,7 @@ from scheduling.maintenance.selectors import maintenance_of
 from scheduling.models import Job, JobAutoscaling, PendingVerdict
 from scheduling.tasks import pending_verdicts
 
-PAGE_SIZE = 100
+PAGE_SIZE, PAGE_SIZE_BESIDE_GRID = 100, 25
 # The timeline shows so many events, and the list below so many lines.
 TIMELINE_EVENTS, LISTED_EVENTS = 100, 25
 STATES = ["pending", "placed", "up", "dead"]
@@ -60,7 +61,8 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
         "dead": row.tasks_dead,
         "placed": row.tasks_running - row.tasks_up,
     }
-    tasks = page_of(request, reads.tasks_of(row, state=state), PAGE_SIZE, count=known[state])
+    size = PAGE_SIZE if row.tasks_total < LEAST_IN_GRID else PAGE_SIZE_BESIDE_GRID
+    tasks = page_of(request, reads.tasks_of(row, state=state), size, count=known[state])
     may_write = may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell)
     context = {
         **status_context(row),
@@ -75,8 +77,8 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
         "specs": list(specs_of(row).defer("spec").order_by("-version")[:20]),
         "namesakes": reads.namesakes(row),
         "may_write": may_write,
-        "submit_again": submit_link(row) if may_write else "",
-        "edit_as_new": submit_link(row, new=True) if may_write else "",
+        "submit_again": submit_link(row, again=True) if may_write else "",
+        "edit_as_new": submit_link(row) if may_write else "",
         "usage": job_usage_plots(row, period_of(request.GET.get("usage", "")), now=timezone.now()),
         "usage_periods": PERIODS,
         "meters": usage_meters([row]).get(row.id, []),

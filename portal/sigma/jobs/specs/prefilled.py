@@ -1,7 +1,7 @@
 """Links that open the submit form with the job file of a job, and the text that such a link asks for.
 
 The URL parameters are the interface between the page of a job and the submit form: `from=CELL/TENANT/JOB`, and
-optionally `uid` (of a job that has ended) and `new=yes` (the new job gets another name than `from`).
+optionally `uid` (of a job that has ended) and `again=yes` (the new job has the same name, and not a new one).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from scheduling.models import Job
 LONGEST_NAME = 63
 
 
-def submit_link(job: Job, *, new: bool = False) -> str:
-    """Return the address of the submit form with the job file of `job`. `new`: whether the form suggests another name,
-    so that the submission cannot update the live job `job`.
+def submit_link(job: Job, *, again: bool = False) -> str:
+    """Return the address of the submit form with the job file of `job`. `again`: whether the job keeps its name. If
+    not, the form suggests a name that no live job has, so that the submission cannot update a live job.
     """
     given = {"from": f"{job.cell.name}/{job.tenant.name}/{job.name}", "uid": str(job.uid)}
-    return f"{reverse('sigma:submit')}?{urlencode(given | ({'new': 'yes'} if new else {}), safe='/')}"
+    return f"{reverse('sigma:submit')}?{urlencode(given | ({'again': 'yes'} if again else {}), safe='/')}"
 
 
 def new_name(job: Job) -> str:
@@ -60,6 +60,6 @@ def prefilled_form(principal: Principal, given: Mapping[str, str]) -> dict[str, 
         raise invalid("from", _("%r is not the full name of a job; write cell/tenant/job") % source[:200])
     job = job_named(principal, *parts, uid=given.get("uid", ""))
     file = {**spec_shown(principal, job, job_current_spec(job)), "cell": job.cell.name, "tenant": job.tenant.name}
-    if given.get("new") == "yes":
+    if given.get("again") != "yes":
         file["name"] = new_name(job)
     return {"text": job_file_text(file), "cell": job.cell.name, "tenant": job.tenant.name}
