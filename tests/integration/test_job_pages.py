@@ -215,7 +215,7 @@ def test_events_are_filtered_by_task_and_repeats_are_folded(world) -> None:
     assert f"{JOB}events/?uid={world.job.uid}&amp;task=0" in client.get(JOB + "0/").text
 
 
-def test_who_may_not_open_a_shell_learns_how_to_ask(world) -> None:
+def test_users_without_the_right_to_open_shells_can_ask_for_it(world) -> None:
     portal_world.report(world.job, 0)
     for name, link in (("operator", "/tenants/ubar/capabilities/"), ("viewer", "/tenants/ubar/")):
         page = signed_in(name).get(JOB + "0/").text
