@@ -18,7 +18,7 @@ from django.template.loader import render_to_string
 
 from naming.api.selectors import jobs_of_service
 from naming.table.names import ServiceName
-from portal.sigma.jobs.job import status_context
+from portal.sigma.jobs.job import live_context
 from portal.sigma.reads.cells import machine_rows_by_id
 from portal.sigma.reads.jobs import tasks_by_id
 from portal.sigma.reads.names import service_over
@@ -151,12 +151,12 @@ class TasksTopic:
             return TopicChanges(resync=True)
         ids = {task_id(self.job_id, event.task_index) for event in events if event.task_index is not None}
         tasks = tasks_by_id(sorted(ids)) if len(ids) <= MOST_ROWS else []
-        status = status_context(job)
+        status = live_context(job)
         return TopicChanges(
             rows={f"task-{task.id}": _render("rows/task", task=task, job=job) for task in tasks},
-            parts={
+            parts=({"job-grid": _render("parts/job_grid", **status)} if status["grid"] else {})
+            | {
                 "job-status": _render("parts/job_status", **status),
-                "job-grid": _render("parts/job_grid", **status),
                 "job-answers": _render("parts/job_answers", job=job),
                 "job-events": _render("parts/job_events", **status),
             },

@@ -80,23 +80,28 @@ class JobPlan:
 _NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.RESTART: "restarted"}
 
 
-def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, source: str = FILE) -> JobPlan:
+def job_plan(
+    *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, source: str = FILE, undo: bool = False
+) -> JobPlan:
     """Return whether the job would be admitted, and which tasks would change. The call changes nothing, but for a
-    short time it locks the same rows as a submission or an update. `source`: as in `updates.job_update`.
+    short time it locks the same rows as a submission or an update. `source`, `undo`: as in `updates.job_update`.
 
     Raises `NotFound` or `Forbidden` if the caller may not write jobs of this tenant. Other rejections are part of the
     plan.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     problem: Rejected | None = None
+    live = submit_and_kill.live_job(cell, job_spec)
     try:
-        submit_and_kill.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True, source=source)
+        if undo and live is not None:
+            updates.job_update(principal=principal, job=live, job_spec=job_spec, dry_run=True, undo=True, source=source)
+        else:
+            submit_and_kill.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True, source=source)
     except Rejected as refusal:
         problem = refusal
     if source == FILE:
         (job_spec,) = with_scaled_values(cell, [job_spec])
     fits = tuple(guidance(cell, job_spec))
-    live = submit_and_kill.live_job(cell, job_spec)
     quota = (
         ()
         if problem is not None and problem.code == "no-band"

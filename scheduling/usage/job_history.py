@@ -11,14 +11,17 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, Q, Subquery
 
+from scheduling.core.vocabulary.states import TaskState
 from scheduling.journal.sql import query
-from scheduling.models import Job, MeteringHour, ReservedInHour
+from scheduling.models import Job, MeteringHour, ReservedInHour, Task
 from scheduling.usage.usage_windows import TABLE
 
 STEP, HOUR = dt.timedelta(minutes=5), dt.timedelta(hours=1)
 MOST_SAMPLED = 200
+# Machines send a window at most this long after its end. They spread their windows over this time.
+LATEST = dt.timedelta(seconds=210)
 
 _WINDOWS = f"""
 SELECT to_timestamp(floor(extract(epoch FROM start_time) / %(step)s) * %(step)s) AS at,
@@ -40,8 +43,9 @@ class UsageStep(NamedTuple):
 
 
 class RecentUse(NamedTuple):
-    """The usage of a job in steps of five minutes, oldest first; a step without a window is missing. `sampled`: the
-    number of tasks whose windows were read. If it is smaller than `tasks`, the sums are estimates.
+    """The usage of a job in steps of five minutes, oldest first; a step without a window is missing. `tasks`: the
+    number of tasks that were live in this time. `sampled`: the number of those whose windows were read. If it is smaller than
+    `tasks`, the sums are estimates.
     """
 
     steps: Sequence[UsageStep]
@@ -49,11 +53,14 @@ class RecentUse(NamedTuple):
     tasks: int
 
 
-def recent_use(job: Job, *, since: dt.datetime) -> RecentUse:
-    """Return the usage of a job since `since`. Makes one query, which reads at most `MOST_SAMPLED` windows per step."""
-    indexes = sampled_indexes(job.tasks_total)
-    scale = job.tasks_total / len(indexes) if indexes else 0.0
-    found = query(_WINDOWS, {"job": job.id, "indexes": indexes, "since": since, "step": int(STEP.total_seconds())})
+def recent_use(job: Job, *, since: dt.datetime, until: dt.datetime) -> RecentUse:
+    """Return the usage of a job from `since` until `until`. The newest step is left out if some of its windows may not
+    have arrived yet. Makes two queries, which read at most `MOST_SAMPLED` windows per step.
+    """
+    indexes = _running_since(job, since)
+    sampled = indexes[:: max(1, -(-len(indexes) // MOST_SAMPLED))]
+    scale = len(indexes) / len(sampled) if sampled else 0.0
+    found = query(_WINDOWS, {"job": job.id, "indexes": sampled, "since": since, "step": int(STEP.total_seconds())})
     steps = [
         UsageStep(
             at.astimezone(dt.UTC),
@@ -61,13 +68,15 @@ def recent_use(job: Job, *, since: dt.datetime) -> RecentUse:
             (round(1000 * scale * limit_cpu), round(scale * float(limit_ram))),
         )
         for at, cpu, ram, limit_cpu, limit_ram in found
+        if at + STEP + LATEST <= until
     ]
-    return RecentUse(steps, len(indexes), job.tasks_total)
+    return RecentUse(steps, len(sampled), len(indexes))
 
 
-def sampled_indexes(tasks: int) -> list[int]:
-    """Return the indexes of the tasks whose windows are read: all, or at most `MOST_SAMPLED` at equal distances."""
-    return list(range(0, tasks, max(1, -(-tasks // MOST_SAMPLED))))
+def _running_since(job: Job, since: dt.datetime) -> list[int]:
+    """Return the indexes of the tasks of a job that are not dead, or that died after `since`, in order."""
+    rows = Task.objects.filter(Q(since__gte=since) | ~Q(state=TaskState.DEAD), job=job)
+    return list(rows.order_by("index").values_list("index", flat=True))
 
 
 def unmetered_reservations(job: Job, *, since: dt.datetime) -> dict[dt.datetime, tuple[int, ...]]:

@@ -17,7 +17,7 @@ from portal.sigma.reads.task_states import task_grid
 from quota.models import MeteredHour, PriorityBand
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import submit_and_kill, updates
-from scheduling.models import Job, JobSpec, MeteringHour, ReservedInHour, Update
+from scheduling.models import Job, JobSpec, MeteringHour, ReservedInHour, Task, Update
 from scheduling.usage import job_history, job_usage, usage_windows
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
@@ -86,8 +86,11 @@ def test_an_earlier_version_is_compared_before_it_returns(world) -> None:
     assert "Roll back to version 1</button>" in plan.text
     assert client.post(JOB + "update/", {**form, "to": "9"}).status_code == 404
     assert client.get(JOB + "update/?to=1").status_code == 200
-    done = client.post(JOB + "update/", {**form, "text": plan.context["text"], "do": "submit"})
-    assert done.status_code == 302
+    sent = {**form, "planned": plan.context["planned"], "do": "submit"}
+    edited = client.post(JOB + "update/", {**sent, "text": plan.context["text"].replace("tasks: 3", "tasks: 4")})
+    assert "The text has changed since the plan" in edited.text
+    assert "Update the job</button>" in edited.text
+    assert client.post(JOB + "update/", {**sent, "text": plan.context["text"]}).status_code == 302
     assert updates.spec_of(Job.objects.get(pk=world.job.pk)).tasks == 3
     versions = client.get(JOB + "specs/?version=2&against=1").text
     assert "<code>tasks</code>" in versions
@@ -95,6 +98,31 @@ def test_an_earlier_version_is_compared_before_it_returns(world) -> None:
     assert "Roll back" not in viewer.get(JOB + "specs/?version=1").text
     assert viewer.post(JOB + "update/", form).status_code == 403
     assert signed_in("stranger").post(JOB + "update/", form).status_code == 404
+
+
+def test_a_rollback_is_an_undo_without_canary_tasks(world) -> None:
+    careful = {"update": {"canary": 1, "promote": "manual"}}
+    task = updates.spec_of(world.job).to_json()["task"]
+    portal_world.report(world.job, 0)
+    update(world.job, task={**task, "command": ["sleep", "1"]}, **careful)
+    update(world.job, task={**task, "command": ["sleep", "2"]}, **careful)
+    form = {"uid": world.job.uid, "version": "3", "to": "2", "do": "submit"}
+    assert signed_in("operator").post(JOB + "update/", form).status_code == 302
+    newest = Update.objects.filter(job=world.job).latest("id")
+    assert (newest.to_version, newest.undo, newest.canary) == (4, True, 0)
+    # A conflict keeps what the rollback would do.
+    late = signed_in("operator").post(JOB + "update/", form)
+    assert late.status_code == 409
+    assert "- '1'" in opened(late.text, 'aria-describedby="spec-help">')
+
+
+def test_a_job_whose_band_is_gone_can_still_be_updated(world) -> None:
+    text = opened(signed_in("operator").get(JOB + "update/").text, 'aria-describedby="spec-help">')
+    Job.objects.filter(pk=world.job.pk).update(band="gone")
+    form = {"uid": world.job.uid, "version": "1", "text": text.replace("tasks: 3", "tasks: 2"), "do": "plan"}
+    plan = signed_in("operator").post(JOB + "update/", form)
+    assert (plan.context["price"], len(plan.context["diff"].fields)) == (None, 1)
+    assert signed_in("owner").get(JOB).context["cost"].quota is None
 
 
 def test_a_job_is_opened_as_a_new_one_and_an_ended_one_again(world) -> None:
@@ -108,6 +136,9 @@ def test_a_job_is_opened_as_a_new_one_and_an_ended_one_again(world) -> None:
     client.post(JOB + "kill/", {"uid": world.job.uid})
     ended = client.get(f"{JOB}?uid={world.job.uid}")
     assert "Submit again" in ended.text
+    namesake = rows.a_job(world.cell, world.tenant, "jfoo")
+    assert "Submit again" not in client.get(f"{JOB}?uid={world.job.uid}").text
+    client.post(JOB + "kill/", {"uid": namesake.uid})
     again = client.get(ended.context["submit_again"]).context["text"]
     assert again.startswith("name: jfoo\n")
     assert submitted(client, again).url == JOB
@@ -124,14 +155,14 @@ def test_usage_is_plotted_against_reservation_and_limit(world) -> None:
     now = timezone.now()
     world.job.refresh_from_db()
     for index in range(2):
-        window = a_window(TaskKey(world.job.uid.hex, index, 1), cpu_milli=250, limit_cpu_milli=500)
+        window = a_window(TaskKey(world.job.uid.hex, index, 1), ago=2, cpu_milli=250, limit_cpu_milli=500)
         key = task_id(world.job.id, index)
         usage_windows.store([usage_windows.TaskWindow(world.cell.id, world.machine.id, key, window)])
     at = dt.datetime.fromtimestamp(window.start, dt.UTC)
     hour = at.replace(minute=0, second=0)
     MeteringHour.objects.create(cell=world.cell, hour=hour, looks=2)
     ReservedInHour.objects.create(cell=world.cell, hour=hour, job_id=world.job.id, reserved=[1400, 2**27, 0, 0, 0, 0])
-    recent = job_history.recent_use(world.job, since=now - 3 * HOUR)
+    recent = job_history.recent_use(world.job, since=now - 3 * HOUR, until=now)
     assert recent.steps == [job_history.UsageStep(at, (500, 2**21), (1000, 2**27))]
     cpu, ram = job_usage_plots(world.job, "3h", now=now).plots
     assert [(line.name, line.last) for line in cpu.lines] == [
@@ -160,18 +191,26 @@ def test_usage_is_plotted_against_reservation_and_limit(world) -> None:
 
 
 def test_the_usage_of_a_large_job_is_an_estimate_from_some_tasks(world) -> None:
-    world.job.tasks_total = 10_000
-    assert len(job_history.sampled_indexes(10_000)) == job_history.MOST_SAMPLED
-    window = a_window(TaskKey(world.job.uid.hex, 50, 1), cpu_milli=250, limit_cpu_milli=500)
-    usage_windows.store([usage_windows.TaskWindow(world.cell.id, world.machine.id, task_id(world.job.id, 50), window)])
-    found = job_usage_plots(world.job, "3h", now=timezone.now())
-    assert found.sampled == 200
-    assert found.plots[0].lines[0].last == "12.5 cores"  # 50 times 0.25
+    """Of 401 tasks, every third is read. The plots leave out dead tasks, and the step whose windows still arrive."""
+    job = rows.a_job(world.cell, world.tenant, "big", tasks=500)
+    job.refresh_from_db()
+    now = timezone.now()
+    Task.objects.filter(job=job, index__lt=99).update(state="dead", since=now - 5 * HOUR)
+    for index, ago in ((99 + 3 * 50, 2), (99 + 3 * 50, -1)):
+        window = a_window(TaskKey(job.uid.hex, index, 1), ago=ago, cpu_milli=250, limit_cpu_milli=500)
+        key = task_id(job.id, index)
+        usage_windows.store([usage_windows.TaskWindow(world.cell.id, world.machine.id, key, window)])
+    recent = job_history.recent_use(job, since=now - 3 * HOUR, until=now)
+    assert (recent.sampled, recent.tasks, len(recent.steps)) == (134, 401, 1)
+    assert recent.steps[0].used[0] == round(250 * 401 / 134)
+    found = job_usage_plots(job, "3h", now=now)
+    assert found.sampled == 134
+    assert found.plots[0].lines[0].last == "0.748 cores"
 
 
 def test_lists_show_use_reservation_and_limit(world) -> None:
     sums = np.zeros(1, job_usage.SUMS)
-    sums[0] = (world.job.id, 3, 2, (1000, 2**30, 0), (600, 2**29, 0), (250, 2**28, 0))
+    sums[0] = (world.job.id, 2, 2, (1000, 2**30, 0), (600, 2**29, 0), (250, 2**28, 0))
     job_usage.publish(world.cell.id, job_usage.JobSums(time.time(), sums))
     cpu, ram = usage_meters([world.job])[world.job.id]
     assert (cpu.used_width, cpu.reserved_width, cpu.limit_x) == ("25.00%", "60.00%", "100.00%")

@@ -45,6 +45,8 @@ from scheduling.tasks import pending_verdicts
 PAGE_SIZE, PAGE_SIZE_BESIDE_GRID = 100, 25
 # The timeline shows so many events, and the list below so many lines.
 TIMELINE_EVENTS, LISTED_EVENTS = 100, 25
+# The grid of a job with more tasks is not a part of live messages.
+MOST_IN_LIVE_GRID = 1_000
 STATES = ["pending", "placed", "up", "dead"]
 
 
@@ -64,8 +66,13 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
     size = PAGE_SIZE if row.tasks_total < LEAST_IN_GRID else PAGE_SIZE_BESIDE_GRID
     tasks = page_of(request, reads.tasks_of(row, state=state), size, count=known[state])
     may_write = may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell)
+    status = status_context(row)
+    namesakes = reads.namesakes(row)
+    has_live_namesake = any(other.state != JobState.DEAD for other in namesakes)
     context = {
-        **status_context(row),
+        **status,
+        **events_context(row, limit=TIMELINE_EVENTS),
+        "grid": task_grid(row, status["progress"].update if status["progress"] else None),
         "names": names_of_job(row),
         "leave_s": leave_of(row) if row.state != JobState.DEAD else 0.0,
         # The row of the cell is read before the other rows, so the live page receives every later change.
@@ -75,9 +82,9 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
         "states": STATES,
         "state": state,
         "specs": list(specs_of(row).defer("spec").order_by("-version")[:20]),
-        "namesakes": reads.namesakes(row),
+        "namesakes": namesakes,
         "may_write": may_write,
-        "submit_again": submit_link(row, again=True) if may_write else "",
+        "submit_again": submit_link(row, again=True) if may_write and not has_live_namesake else "",
         "edit_as_new": submit_link(row) if may_write else "",
         "usage": job_usage_plots(row, period_of(request.GET.get("usage", "")), now=timezone.now()),
         "usage_periods": PERIODS,
@@ -108,7 +115,6 @@ def status_context(row: Job) -> dict[str, Any]:
         # No event reports that a crashing task has become healthy, so the browser reads the page again after a while.
         "again_s": SETTLED_S if troubles.crashing else None,
         "progress": progress,
-        "grid": task_grid(row, progress.update if progress else None),
         "whys": explain(row, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
         "waiting": " ".join(held_sentences(row, WORDS)) if is_held(row) else "",
@@ -117,13 +123,28 @@ def status_context(row: Job) -> dict[str, Any]:
         "rates": rate_sentences(row, WORDS),
         "maintenance": maintenance_of(row) if row.tasks_running else [],
         "dependencies": dependencies_of(row) if row.waiting or row.may_start_since else [],
-        **events_context(row),
     }
 
 
-def events_context(row: Job) -> dict[str, Any]:
-    """Return the template context of a job's newest events: the timeline, and the list with folded repeats."""
-    found = events_of(row, limit=TIMELINE_EVENTS)
+def live_context(row: Job) -> dict[str, Any]:
+    """Return the template context of the parts of a job's page that live messages replace. A live message has no
+    timeline, whose times are in the time zone of the user, and no grid of a large job: the page reads them again.
+    """
+    status = status_context(row)
+    progress = status["progress"]
+    small = row.tasks_total <= MOST_IN_LIVE_GRID
+    return {
+        **status,
+        **events_context(row, limit=LISTED_EVENTS),
+        "grid": task_grid(row, progress.update if progress else None) if small else None,
+    }
+
+
+def events_context(row: Job, *, limit: int) -> dict[str, Any]:
+    """Return the template context of the newest events of a job, at most `limit`: the timeline, and the list with
+    folded repeats.
+    """
+    found = events_of(row, limit=limit)
     return {"job": row, "timeline": job_timeline(row, found), "folds": folded(found)[:LISTED_EVENTS]}
 
 

@@ -24,12 +24,13 @@ class FoldedEvents:
 
 
 def folded(events: Sequence[EventSentence]) -> list[FoldedEvents]:
-    """Return the lines of a list of events, in the order of the events. Events in a row with the same kind, the same
-    actor and the same cause or ending are one line, if they are more than `LEAST`.
+    """Return the lines of a list of events, in the order of the events. Events of tasks in a row with the same kind,
+    the same actor and the same cause or ending are one line, if they are more than `LEAST`. Changes of the job and of
+    its updates are never folded.
     """
     runs: list[list[EventSentence]] = []
     for one in events:
-        if runs and _likeness(runs[-1][0]) == _likeness(one):
+        if runs and one.event.kind.startswith("task.") and _likeness(runs[-1][0]) == _likeness(one):
             runs[-1].append(one)
         else:
             runs.append([one])
@@ -42,6 +43,7 @@ def folded(events: Sequence[EventSentence]) -> list[FoldedEvents]:
     return lines
 
 
-def _likeness(one: EventSentence) -> tuple[str, str, str, str]:
+def _likeness(one: EventSentence) -> tuple[str, ...]:
     data = one.event.data
-    return one.event.kind, one.event.actor, str(data.get("cause", "")), str(data.get("how", ""))
+    same = (data.get(name) for name in ("cause", "how", "exit", "spec_version"))
+    return one.event.kind, one.event.actor, *map(str, same)

@@ -50,7 +50,7 @@
     showTimes(fresh);
     old.replaceWith(fresh);
     offerCopies(fresh);
-    document.dispatchEvent(new CustomEvent("part-replaced", { detail: { fresh, focused } }));
+    document.dispatchEvent(new CustomEvent("part-replaced", { detail: { fresh, old, focused } }));
     if (link) (same(fresh)[place] ?? same(fresh)[0])?.focus({ preventScroll: true });
     if (pressed) fresh.querySelector(`button[name="${CSS.escape(pressed.name)}"][value="${CSS.escape(pressed.value)}"]`)?.focus({ preventScroll: true });
     if (field && box) fresh.querySelector(`#${CSS.escape(box)} [name="${CSS.escape(field)}"]`)?.focus({ preventScroll: true });
@@ -253,7 +253,7 @@
     const part = (name) => box.querySelector(`[data-logs-${name}]`);
     const text = part("text"), stream = part("stream"), follow = part("follow"), search = part("search");
     const wrap = part("wrap"), note = part("note"), download = part("download");
-    let offset = -65536, generation = 0, shown = "";
+    let offset = -65536, generation = 0, shown = "", searching = false;
 
     async function ask(parameters) {
       const url = `${box.dataset.logs}?${new URLSearchParams({ stream: stream.value, ...parameters })}`;
@@ -272,8 +272,7 @@
 
     async function read(mine) {
       if (mine !== generation) return;
-      let more = false;
-      if (follow.checked || offset < 0 || !shown) {
+      if (follow.checked || searching || offset < 0) {
         try {
           const [answer, chunk] = await ask(search.value ? { offset, search: search.value, ignore_case: "true" } : { offset });
           if (mine !== generation) return;
@@ -284,46 +283,53 @@
           }
           if (!answer.ok) throw new Error(chunk.detail || String(answer.status));
           const fresh = added(chunk);
-          more = Boolean(search.value) && !chunk.complete;
+          searching = Boolean(search.value) && !chunk.complete;
           offset = chunk.end;
           shown = (shown + fresh).slice(-LOG_SHOWN);
           const atEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
-          if (fresh || !shown) text.textContent = shown || (search.value ? box.dataset.textNone : box.dataset.textEmpty);
+          if (fresh || !shown) text.textContent = shown || (searching ? box.dataset.textSearching : search.value ? box.dataset.textNone : box.dataset.textEmpty);
           if (atEnd) text.scrollTop = text.scrollHeight;
         } catch (error) {
           if (!shown) text.textContent = `${box.dataset.textFailed} ${error.message}`;
         }
       }
-      setTimeout(() => read(mine), more ? 0 : document.hidden ? LOG_EVERY_MS * 5 : LOG_EVERY_MS);
+      setTimeout(() => read(mine), document.hidden ? LOG_EVERY_MS * 5 : searching ? 50 : LOG_EVERY_MS);
     }
 
     function restart() {
       offset = search.value ? 0 : -65536;
       shown = "";
+      searching = Boolean(search.value);
       read(++generation);
     }
 
-    // Read the whole log in parts and offer it as a file.
+    // Read the log in parts, and offer it as a file. The file has the newest LOG_DOWNLOADED bytes, all from one run.
     async function save() {
+      const of = stream.value, fixed = { stream: of, incarnation: box.dataset.incarnation };
+      const parts = [];
+      let why = "";
       download.disabled = true;
       note.textContent = "";
-      const parts = [];
       try {
-        for (let from = 0, size = 0; size < LOG_DOWNLOADED; ) {
-          const [answer, chunk] = await ask({ offset: from, limit: LOG_CHUNK });
+        for (let from = -LOG_DOWNLOADED, size = 0; size < LOG_DOWNLOADED; ) {
+          const [answer, chunk] = await ask({ ...fixed, offset: from, limit: LOG_CHUNK });
           if (!answer.ok) throw new Error(chunk.detail || String(answer.status));
-          if (chunk.end <= from) break;
+          if (from < 0 && chunk.offset > 0) why = box.dataset.textCut;
+          if (chunk.end <= chunk.offset) break;
           parts.push(chunk.text);
-          size += chunk.end - from;
+          size += chunk.end - chunk.offset;
           from = chunk.end;
         }
+      } catch (error) {
+        why = `${box.dataset.textFailed} ${error.message}`;
+      }
+      note.textContent = why;
+      if (parts.length) {
         const link = document.createElement("a");
         link.href = URL.createObjectURL(new Blob(parts, { type: "text/plain" }));
-        link.download = `${box.dataset.file}-${stream.value}.log`;
+        link.download = `${box.dataset.file}-${of}.log`;
         link.click();
         setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-      } catch (error) {
-        note.textContent = `${box.dataset.textFailed} ${error.message}`;
       }
       download.disabled = false;
     }

@@ -3,34 +3,46 @@
 "use strict";
 
 (() => {
-  const drawn = new WeakSet();
-
   // Return one letter per object: "3r2p" becomes "rrrpp".
   function letters(text) {
     return text.replace(/(\d+)(\D)/g, (_match, length, letter) => letter.repeat(Number(length)));
   }
 
-  function draw(box) {
-    if (drawn.has(box)) return;
-    drawn.add(box);
-    const { before, after, noun, old, keys } = box.dataset;
+  // Draw the cells of a grid. `old`: the grid that this one replaces. Its cells and its scroll position are kept, so
+  // that a cell does not move under the pointer.
+  function draw(box, old) {
+    if (box.dataset.drawn) return;
+    box.dataset.drawn = "yes";
+    const { before, after, noun, old: oldText, keys } = box.dataset;
     const states = new Map(keys.split(";").map((key) => {
       const [letter, tone, ...title] = key.split(" ");
       return [letter, { tone, title: title.join(" ") }];
     }));
-    const cells = document.createDocumentFragment();
+    const known = new Map([...(old?.children ?? [])].map((cell) => [cell.getAttribute("href"), cell]));
+    const cells = document.createDocumentFragment(), scrolled = old?.scrollTop ?? 0;
+    let stop = null;
     [...letters(box.dataset.stateGrid)].forEach((letter, index) => {
       const state = states.get(letter.toLowerCase());
       if (!state) return;
-      const cell = document.createElement("a"), isOld = letter !== letter.toLowerCase();
-      cell.className = `state-cell state-${state.tone}${isOld ? " state-old" : ""}`;
-      cell.href = `${before}${index}${after}`;
-      cell.title = `${noun} ${index}: ${state.title}${isOld ? `, ${old}` : ""}`;
-      cell.setAttribute("aria-label", cell.title);
-      cell.tabIndex = cells.childElementCount ? -1 : 0;
+      const href = `${before}${index}${after}`, isOld = letter !== letter.toLowerCase();
+      const cell = known.get(href) ?? document.createElement("a");
+      const name = `state-cell state-${state.tone} state-of-${letter.toLowerCase()}${isOld ? " state-old" : ""}`;
+      const title = `${noun} ${index}: ${state.title}${isOld ? `, ${oldText}` : ""}`;
+      if (cell.className !== name) cell.className = name;
+      if (cell.title !== title) {
+        cell.title = title;
+        cell.setAttribute("aria-label", title);
+      }
+      if (!cell.hasAttribute("href")) {
+        cell.href = href;
+        cell.tabIndex = -1;
+      }
+      if (cell.tabIndex === 0) stop = cell;
       cells.append(cell);
     });
+    if (!stop && cells.firstElementChild) cells.firstElementChild.tabIndex = 0;
     box.replaceChildren(cells);
+    box.scrollTop = scrolled;
   }
 
   // Return the cell that an arrow key leads to, or undefined. Rows differ in no other way than their position.
@@ -52,21 +64,15 @@
     next.focus();
   });
 
-  function drawAll(root) {
-    if (root.matches?.("[data-state-grid]")) draw(root);
-    for (const box of root.querySelectorAll("[data-state-grid]")) draw(box);
+  function drawAll(root, replaced) {
+    for (const box of root.querySelectorAll("[data-state-grid]")) draw(box, replaced?.querySelector("[data-state-grid]"));
   }
 
   // A live page replaces a part. The cell that had the focus keeps it.
   document.addEventListener("part-replaced", (event) => {
-    const { fresh, focused } = event.detail;
-    drawAll(fresh);
-    const link = focused?.matches(".state-cell") ? focused.getAttribute("href") : null;
-    const cell = link && fresh.querySelector(`.state-cell[href="${CSS.escape(link)}"]`);
-    if (!cell) return;
-    for (const one of cell.parentElement.querySelectorAll("[tabindex='0']")) one.tabIndex = -1;
-    cell.tabIndex = 0;
-    cell.focus({ preventScroll: true });
+    const { fresh, old, focused } = event.detail;
+    drawAll(fresh, old);
+    if (focused?.matches(".state-cell") && fresh.contains(focused)) focused.focus({ preventScroll: true });
   });
   drawAll(document);
 })();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portal.sigma.jobs.specs.spec_changes import LONGEST, MOST_FIELDS, FieldChange, spec_diff
+from portal.sigma.jobs.specs.spec_changes import LONGEST, MOST_COMPARED, MOST_FIELDS, FieldChange, spec_diff
 
 OLD = {"name": "web", "tasks": 3, "task": {"command": ["sleep", "9"], "limit": {"cpu": "1"}, "env": {"A": "1"}}}
 
@@ -19,8 +19,8 @@ def test_changed_fields_have_their_path_and_both_values() -> None:
 
 
 def test_changed_lines_are_those_of_the_job_file() -> None:
-    kinds = dict.fromkeys(kind for kind, _line in spec_diff(OLD, {**OLD, "tasks": 4}).lines)
-    assert list(kinds) == ["place", "same", "removed", "added"]
+    kinds = {kind for kind, _line in spec_diff(OLD, {**OLD, "tasks": 4}).lines}
+    assert kinds == {"place", "same", "removed", "added"}
     assert ("added", "+tasks: 4") in spec_diff(OLD, {**OLD, "tasks": 4}).lines
 
 
@@ -34,3 +34,5 @@ def test_many_and_long_changes_are_cut() -> None:
     diff = spec_diff({}, {**many, "a": "x" * 1000})
     assert (len(diff.fields), diff.more) == (MOST_FIELDS, 6)
     assert len(spec_diff({}, {"a": "x" * 1000}).fields[0].after) == LONGEST + 2
+    large = spec_diff({}, {"a": "x" * MOST_COMPARED})
+    assert (len(large.fields), large.lines) == (1, ())

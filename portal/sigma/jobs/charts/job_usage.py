@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import redis
 import structlog
 from django.utils import timezone
@@ -37,6 +38,8 @@ PERIODS = {
     "28d": dt.timedelta(days=28),
 }
 HOUR = dt.timedelta(hours=1)
+# Longer periods have longer steps, so that the page stays small.
+STEPS = {"1d": HOUR, "7d": 2 * HOUR, "28d": 6 * HOUR}
 RESOURCES = (CPU, RAM)
 
 Amounts = tuple[int | None, int | None]
@@ -76,8 +79,9 @@ def job_usage_plots(job: Job, period: str, *, now: dt.datetime) -> JobUsage:
     metered = job_hour_means(cell=job.cell.recorded_name, job_uid=job.uid.hex, since=since)
     if period != "3h":
         means = [Means(one.at, one.used, one.reserved, _known(one.limit)) for one in metered]
-        return JobUsage(period, _plots(means, since=since, until=until, step=HOUR))
-    recent = job_history.recent_use(job, since=since)
+        step = STEPS[period]
+        return JobUsage(period, _plots(_coarser(means, step), since=since, until=until, step=step))
+    recent = job_history.recent_use(job, since=since, until=until)
     reserved = {one.at: one.reserved for one in metered}
     reserved |= {
         hour: (amounts[CPU], amounts[RAM])
@@ -89,6 +93,29 @@ def job_usage_plots(job: Job, period: str, *, now: dt.datetime) -> JobUsage:
     ]
     sampled = recent.sampled if recent.sampled < recent.tasks else 0
     return JobUsage(period, _plots(means, since=since, until=until, step=job_history.STEP), sampled)
+
+
+def _coarser(means: Sequence[Means], step: dt.timedelta) -> list[Means]:
+    """Return the means of steps of whole hours from the means of hours. Hours without a value count as none."""
+    seconds = int(step.total_seconds())
+    steps: dict[int, list[Means]] = {}
+    for one in means:
+        steps.setdefault(int(one.at.timestamp()) // seconds * seconds, []).append(one)
+    return [
+        Means(
+            dt.datetime.fromtimestamp(at, dt.UTC),
+            *(
+                (_mean([pair[0] for pair in pairs]), _mean([pair[1] for pair in pairs]))
+                for pairs in zip(*((one.used, one.reserved, one.limit) for one in found), strict=True)
+            ),
+        )
+        for at, found in steps.items()
+    ]
+
+
+def _mean(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) // len(known) if known else None
 
 
 def _known(limit: tuple[int, int]) -> Amounts:
@@ -134,19 +161,21 @@ def usage_meters(jobs: Iterable[Job]) -> Mapping[int, list[Meter]]:
         except redis.RedisError as error:
             log.warning("the usage of jobs is not shown, because Redis is not reachable", error=str(error))
             break
-        wanted = {job.id for job in live if job.cell_id == cell_id}
-        for row in sums.rows if sums is not None else ():
-            if int(row["job_id"]) in wanted:
+        if sums is not None:
+            wanted = [job.id for job in live if job.cell_id == cell_id]
+            for row in sums.rows[np.isin(sums.rows["job_id"], wanted)]:
                 result[int(row["job_id"])] = _meters(row)
     return result
 
 
-def _meters(row: Mapping[str, Sequence[int]]) -> list[Meter]:
+def _meters(row: np.void) -> list[Meter]:
     titles = {CPU: _("CPU"), RAM: _("RAM")}
     measured = bool(row["measured"])
     found = []
     for place in RESOURCES:
-        limit, used = int(row["limit"][place]), int(row["usage"][place])
+        limit = int(row["limit"][place])
+        # Only some tasks may have a recent sample. Their mean stands for the others.
+        used = int(row["usage"][place]) * int(row["running"]) // max(1, int(row["measured"]))
         drawn = meter(
             titles[place],
             capacity=limit,

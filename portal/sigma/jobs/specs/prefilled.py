@@ -26,7 +26,7 @@ LONGEST_NAME = 63
 
 def submit_link(job: Job, *, again: bool = False) -> str:
     """Return the address of the submit form with the job file of `job`. `again`: whether the job keeps its name. If
-    not, the form suggests a name that no live job has, so that the submission cannot update a live job.
+    not, the form suggests a name that no live job has at this moment.
     """
     given = {"from": f"{job.cell.name}/{job.tenant.name}/{job.name}", "uid": str(job.uid)}
     return f"{reverse('sigma:submit')}?{urlencode(given | ({'again': 'yes'} if again else {}), safe='/')}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
+
+from django.utils import timezone
 
 from quota.admission.admission import bands
 from quota.billing.costs import job_usage_price
@@ -14,6 +17,9 @@ from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.updates import spec_of
 from scheduling.models import Cell, Job
 from scheduling.spec.job_spec import JobSpecification
+
+# Metered hours of this time are never in the archive (`quota.vocabulary.months.LEAST_METERED_DAYS`).
+RECENT = dt.timedelta(days=28)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,43 +36,48 @@ class PriceChange:
 
 
 def price_change(
-    principal: Principal, cell: Cell, old: JobSpecification | None, new: JobSpecification
+    principal: Principal, cell: Cell, old: JobSpecification | None, new: JobSpecification, *, old_band: str = ""
 ) -> PriceChange | None:
-    """Return what the quota of a job costs with its current spec `old` and with the spec `new`. Return None if the
-    caller may not see the quota of the tenant, or if there is no such price. Makes at most four queries.
+    """Return what the quota of a job costs with its current spec `old`, which is in the band `old_band`, and with the
+    spec `new`. Return None if the caller may not see the quota of the tenant, or if there is no such price. Makes at
+    most four queries.
     """
     if not may(principal, Action.QUOTA_VIEW, tenant=new.tenant, cell=cell.name):
         return None
     try:
         prices = ListPrices([cell.name])
-        before = _price(prices, cell, old) if old is not None else None
-        return PriceChange(before, _price(prices, cell, new))
-    except Rejected:  # no band has the priority, or the price is too large for a number
+        before = _price(prices, cell, old, old_band) if old is not None else None
+        band = "" if new.priority == FREE_PRIORITY else band_of(new.priority, bands()).name
+        return PriceChange(before, _price(prices, cell, new, band))
+    except (Rejected, LookupError):  # the price is too large for a number, or there is no such band
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class JobCost:
-    """What a job costs. `usage`: the price of all its metered usage in micro-credits; None if a part of it is in the
-    archive, which cannot be read now. `quota`: the list price of its quota for `days` days; None if it is not known.
+    """What a job costs. `usage`: the price of its metered usage in the last `days_of_usage` days in micro-credits.
+    `quota`: the list price of its quota for `days` days; None if it is not known.
     """
 
-    usage: int | None
+    usage: int
     quota: int | None
     days: int = DAYS
+    days_of_usage: int = RECENT.days
 
 
 def cost_of(principal: Principal, job: Job) -> JobCost | None:
-    """Return what a job costs, or None if the caller may not see the costs of its tenant. Makes at most six queries."""
+    """Return what a job costs, or None if the caller may not see the costs of its tenant. Makes at most four queries,
+    and does not read the archive.
+    """
     if not may(principal, Action.BILLING_VIEW, tenant=job.tenant.name, cell=job.cell.name):
         return None
-    usage, _away = usage_price(job)
+    since = max(job.created_at, timezone.now() - RECENT)
+    usage = job_usage_price(tenant=job.tenant_id, cell=job.cell.recorded_name, job_uid=job.uid.hex, since=since)
     if job.state == JobState.DEAD or not may(principal, Action.QUOTA_VIEW, tenant=job.tenant.name, cell=job.cell.name):
         return JobCost(usage, None)
-    band = "" if job.priority == FREE_PRIORITY else job.band
     try:
-        return JobCost(usage, ListPrices([job.cell.name]).of(job.cell.name, band, spec_of(job).charged()))
-    except Rejected:  # the price is too large for a number
+        return JobCost(usage, _price(ListPrices([job.cell.name]), job.cell, spec_of(job), job.band))
+    except (Rejected, LookupError):  # as in `price_change`
         return JobCost(usage, None)
 
 
@@ -74,7 +85,7 @@ def usage_price(job: Job) -> tuple[int | None, bool]:
     """Return the price of all usage of a job in micro-credits, and whether it is unknown because a part of it is in the
     archive, which cannot be read.
     """
-    given = {"tenant": job.tenant_id, "cell": job.cell.name, "job_uid": job.uid.hex, "since": job.created_at}
+    given = {"tenant": job.tenant_id, "cell": job.cell.recorded_name, "job_uid": job.uid.hex, "since": job.created_at}
     try:
         return job_usage_price(**given), False
     except Rejected as error:
@@ -83,6 +94,5 @@ def usage_price(job: Job) -> tuple[int | None, bool]:
         return None, True
 
 
-def _price(prices: ListPrices, cell: Cell, spec: JobSpecification) -> int:
-    band = "" if spec.priority == FREE_PRIORITY else band_of(spec.priority, bands()).name
-    return prices.of(cell.name, band, spec.charged())
+def _price(prices: ListPrices, cell: Cell, spec: JobSpecification, band: str) -> int:
+    return prices.of(cell.name, "" if spec.priority == FREE_PRIORITY else band, spec.charged())

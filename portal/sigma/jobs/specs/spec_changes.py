@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import yaml
 
 # A list of changes with more fields ends after this many. The changed lines show all of them.
 MOST_FIELDS = 60
+# The lines of larger job files, in bytes of JSON, are not compared, because to write YAML takes long.
+MOST_COMPARED = 64 * 1024
+MOST_LINES = 1_000
 # A longer value is cut in the list of fields.
 LONGEST = 160
 
@@ -52,13 +57,17 @@ def spec_diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> SpecDiff:
     """
     old, new = ({key: value for key, value in file.items() if key not in _FIXED} for file in (old, new))
     fields = list(_changed("", old, new))
+    return SpecDiff(tuple(fields[:MOST_FIELDS]), max(0, len(fields) - MOST_FIELDS), tuple(_lines(old, new)))
+
+
+def _lines(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the changed lines of a job file, at most `MOST_LINES`, or [] if a file is too large to be compared."""
+    if any(len(json.dumps(file)) > MOST_COMPARED for file in (old, new)):
+        return []
     kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
     lines = difflib.unified_diff(job_file_text(old).splitlines(), job_file_text(new).splitlines(), lineterm="", n=3)
-    return SpecDiff(
-        tuple(fields[:MOST_FIELDS]),
-        max(0, len(fields) - MOST_FIELDS),
-        tuple((kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---"))),
-    )
+    found = ((kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---")))
+    return list(islice(found, MOST_LINES))
 
 
 def job_file_text(spec: Mapping[str, Any]) -> str:
@@ -90,7 +99,8 @@ def _changed(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Itera
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as YAML in one line."""
+    """Return a value as YAML in one line, or the beginning of a long one as JSON."""
+    if len(long := json.dumps(value, ensure_ascii=False)) > LONGEST:
+        return f"{long[:LONGEST]} …"
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf")).strip()
-    text = text.removesuffix("...").strip()
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+    return text.removesuffix("...").strip()
