@@ -194,22 +194,22 @@ def by_cause(given: Given) -> SplitMeter:
 
 
 def states_of_tasks(given: Given) -> StateGrid:
+    return _grid("r" * 40 + "R" * 20 + "p" * 12 + "fdd")
+
+
+def many_states(given: Given) -> StateGrid:
+    return _grid("rrrrrrp" * 150)
+
+
+def _grid(letters: str) -> StateGrid:
     known = [
         GridState("r", "running", "good"),
         GridState("p", "pending", "wait"),
         GridState("f", "failed", "bad"),
         GridState("d", "dead", "plain"),
     ]
-    letters = "r" * 40 + "R" * 20 + "p" * 12 + "fdd"
-    return state_grid(
-        "Tasks by state",
-        letters,
-        known,
-        noun="Task",
-        before="/jobs/cc/ubar/web/",
-        after="/",
-        old="still has the earlier version",
-    )
+    old = "still has the earlier version"
+    return state_grid("Tasks by state", letters, known, noun="Task", before="/jobs/cc/ubar/web/", after="/", old=old)
 
 
 def whole_page(given: Given) -> Empty:
@@ -245,7 +245,7 @@ EXAMPLES: tuple[tuple[str, str, str, tuple[Callable[[Given], object], ...]], ...
     ("Chart", "parts/plot.html", "plot", (lines, bars, no_data)),
     ("Meter", "parts/meter.html", "meter", (reclaimed, nearly_full)),
     ("Split meter", "parts/split_meter.html", "split_meter", (by_task, by_cause)),
-    ("State grid", "parts/state_grid.html", "grid", (states_of_tasks,)),
+    ("State grid", "parts/state_grid.html", "grid", (states_of_tasks, many_states)),
     ("Timeline", "parts/timeline.html", "timeline", (story_of_a_job, without_events)),
     ("Filters", "parts/filters.html", "filters", (filters_in_force, no_filter_in_force)),
     ("Empty", "parts/empty.html", "empty", (section, no_match, whole_page)),

@@ -44,8 +44,8 @@ class UsageStep(NamedTuple):
 
 class RecentUse(NamedTuple):
     """The usage of a job in steps of five minutes, oldest first; a step without a window is missing. `tasks`: the
-    number of tasks that were live in this time. `sampled`: the number of those whose windows were read. If it is smaller than
-    `tasks`, the sums are estimates.
+    number of tasks that were live in this time. `sampled`: the number of those whose windows were read. If it is
+    smaller than `tasks`, the sums are estimates.
     """
 
     steps: Sequence[UsageStep]

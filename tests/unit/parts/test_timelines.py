@@ -150,7 +150,7 @@ def test_an_hour_is_an_hour_when_clocks_change() -> None:
 
 
 def test_the_examples_of_the_gallery_cover_each_part() -> None:
-    assert len(EXAMPLES) == 8
+    assert len(EXAMPLES) == 9
     for _title, template, name, examples in EXAMPLES:
         assert template.startswith("parts/")
         assert len(examples) >= 2, name

@@ -85,9 +85,10 @@ def usage_price(job: Job) -> tuple[int | None, bool]:
     """Return the price of all usage of a job in micro-credits, and whether it is unknown because a part of it is in the
     archive, which cannot be read.
     """
-    given = {"tenant": job.tenant_id, "cell": job.cell.recorded_name, "job_uid": job.uid.hex, "since": job.created_at}
     try:
-        return job_usage_price(**given), False
+        return job_usage_price(
+            tenant=job.tenant_id, cell=job.cell.recorded_name, job_uid=job.uid.hex, since=job.created_at
+        ), False
     except Rejected as error:
         if error.code != "archive-away":
             raise
