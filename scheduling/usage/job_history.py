@@ -44,7 +44,7 @@ class UsageStep(NamedTuple):
 
 class RecentUse(NamedTuple):
     """The usage of a job in steps of five minutes, oldest first; a step without a window is missing. `tasks`: the
-    number of tasks that were live in this time. `sampled`: the number of those whose windows were read. If it is
+    number of tasks that may have run in this time. `sampled`: the number of those whose windows were read. If it is
     smaller than `tasks`, the sums are estimates.
     """
 
@@ -57,7 +57,8 @@ def recent_use(job: Job, *, since: dt.datetime, until: dt.datetime) -> RecentUse
     """Return the usage of a job from `since` until `until`. The newest step is left out if some of its windows may not
     have arrived yet. Makes two queries, which read at most `MOST_SAMPLED` windows per step.
     """
-    indexes = _running_since(job, since)
+    few = job.tasks_total <= MOST_SAMPLED
+    indexes = list(range(job.tasks_total)) if few else _running_since(job, since)
     sampled = indexes[:: max(1, -(-len(indexes) // MOST_SAMPLED))]
     scale = len(indexes) / len(sampled) if sampled else 0.0
     found = query(_WINDOWS, {"job": job.id, "indexes": sampled, "since": since, "step": int(STEP.total_seconds())})

@@ -77,7 +77,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "price": price,
         "price_away": price_away,
         "timeline": timeline_of(history, until=now),
-        "folds": folded(events_of(job, index=index, limit=100)),
+        "folds": folded(events_of(job, index=index, limit=50)),
         "departures": list(Departure.objects.filter(task=row).select_related("machine")),
         "logs": logs,
         "simulated": simulated,
