@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
-from portal.sigma.jobs.submit import file_of
+from portal.sigma.jobs.job_files import file_of
 from portal.sigma.submit.form_fields import fields_of
 from portal.sigma.submit.starting_points import EXAMPLES, free_name
 from quota.models import Preferences, Quota

@@ -16,8 +16,8 @@ from django.views.decorators.http import require_GET, require_POST
 from portal.sigma.frame.page import page, page_of, whole_number
 from portal.sigma.jobs.charts.job_timeline import job_timeline
 from portal.sigma.jobs.charts.job_usage import PERIODS, job_usage_plots, period_of, usage_meters
-from portal.sigma.jobs.specs.prefilled import submit_link
 from portal.sigma.jobs.specs.prices import cost_of
+from portal.sigma.jobs.specs.submit_links import submit_link
 from portal.sigma.jobs.why import WORDS, explain
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.folded_events import folded

@@ -11,9 +11,9 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 
 from portal.sigma.frame.page import page, problem_kept, rendered, whole_number
+from portal.sigma.jobs.job_files import add_outcome, file_of, plan_context
 from portal.sigma.jobs.specs.prices import price_change
 from portal.sigma.jobs.specs.spec_changes import job_file_text, spec_diff
-from portal.sigma.jobs.submit import add_outcome, file_of, plan_context
 from portal.sigma.reads.jobs import job_named
 from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal

@@ -10,11 +10,12 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 
 from portal.sigma.frame.page import page, problem_kept, rendered, tenants_of
-from portal.sigma.jobs.submit import add_outcome, file_of, job_file_text, json_text, plan_context
+from portal.sigma.jobs.job_files import add_outcome, file_of, json_text, plan_context
+from portal.sigma.jobs.specs.spec_changes import job_file_text
 from portal.sigma.reads.jobs import templates_visible
 from portal.sigma.submit.form_fields import FIELDS, FREE, changed_fields, errors_of, fields_of, with_fields
 from portal.sigma.submit.price import quota_price
-from portal.sigma.submit.starting_points import EXAMPLES, copy_for_cell, copy_with_new_name, example_named
+from portal.sigma.submit.starting_points import EXAMPLES, copied_job, copy_for_cell, example_named
 from quota.admission import admission
 from quota.vocabulary.bands import Band
 from quota.vocabulary.errors import Rejected, invalid
@@ -92,7 +93,7 @@ def _start(asked: Mapping[str, str], principal: Principal, context: dict[str, An
     if copied := asked.get("copy", ""):
         return copy_for_cell(principal, copied, context["cell"])
     if source := asked.get("from", ""):
-        job, text = copy_with_new_name(principal, source, uid=asked.get("uid", ""))
+        job, text = copied_job(principal, source, uid=asked.get("uid", ""), again=asked.get("again") == "yes")
         context |= {"cell": job.cell.name, "tenant": job.tenant.name, "source": job}
         return text
     return example_named(asked.get("example", "") or "web")

@@ -9,7 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.sigma.jobs.submit import job_file_text
+from portal.sigma.jobs.specs.spec_changes import job_file_text
 from portal.sigma.reads.jobs import job_named, jobs_visible
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Principal
@@ -79,11 +79,14 @@ def copy_for_cell(principal: Principal, name: str, cell: str) -> str:
     return job_file_text({**_file(principal, _job(principal, "copy", name)), "cell": cell})
 
 
-def copy_with_new_name(principal: Principal, name: str, *, uid: str = "") -> tuple[Job, str]:
+def copied_job(principal: Principal, name: str, *, uid: str = "", again: bool = False) -> tuple[Job, str]:
     """Return the job `cell/tenant/job`, and its job file as YAML under a name that no live job of its tenant in its
-    cell has. `uid`: the UID of the job, if another job had the same name. Raises like `copy_for_cell`.
+    cell has, or under its own name with `again`. `uid`: the UID of the job, if another job had the same name. Raises
+    like `copy_for_cell`.
     """
     job = _job(principal, "from", name, uid=uid)
+    if again:
+        return job, job_file_text(_file(principal, job))
     taken = set(
         jobs_visible(principal)
         .filter(cell=job.cell, tenant=job.tenant)

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from portal.cli import plainyaml
+
 # A list of changes with more fields ends after this many. The changed lines show all of them.
 MOST_FIELDS = 60
 # The lines of larger job files, in bytes of JSON, are not compared, because to write YAML takes long.
@@ -74,7 +76,7 @@ def job_file_text(spec: Mapping[str, Any]) -> str:
     """Return a job file as YAML, with the most used fields first."""
     task = spec.get("task")
     spec = {**spec, "task": _first(_FIRST_OF_TASK, task)} if isinstance(task, dict) else spec
-    return str(yaml.safe_dump(_first(_FIRST, spec), sort_keys=False, allow_unicode=True, width=120))
+    return plainyaml.dump(_first(_FIRST, spec))
 
 
 def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:

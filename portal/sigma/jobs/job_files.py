@@ -1,8 +1,9 @@
-"""Job files on pages: their text, the parsing of what the user writes, and the context of a plan."""
+"""Job files on pages: the parsing of what the user writes, and the context of a plan."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
@@ -19,10 +20,6 @@ from scheduling.spec import job_spec, parser
 from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 MAX_YAML_BYTES = 256 * 1024  # to parse this much YAML takes a second of CPU time, a hundred times as much as JSON
-
-# The fields that come first in a job file on a page, because users change them most often.
-_FIRST = ("name", "cell", "tenant", "kind", "tasks", "priority", "appclass", "task")
-_FIRST_OF_TASK = ("command", "limit", "ports", "env")
 
 
 def add_outcome(request: HttpRequest, outcome: str, name: str) -> None:
@@ -71,21 +68,9 @@ def file_of(text: str) -> dict[str, Any]:
     return given
 
 
-def job_file_text(spec: Mapping[str, Any]) -> str:
-    """Return a job file as YAML, with the most used fields first."""
-    task = spec.get("task")
-    spec = {**spec, "task": _first(_FIRST_OF_TASK, task)} if isinstance(task, dict) else spec
-    return plainyaml.dump(_first(_FIRST, spec))
-
-
 def json_text(spec: Mapping[str, Any]) -> str:
     """Return a job file as JSON."""
     return json.dumps(spec, indent=2, ensure_ascii=False) + "\n"
-
-
-def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `given` with the keys in `keys` first."""
-    return {key: given[key] for key in keys if key in given} | dict(given)
 
 
 def _unreadable(why: str) -> Rejected:
