@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from portal.cli import config_files
+from portal.cli import config_files, origin_labels
 from portal.cli.config_files import ConfigReference
 from portal.cli.context import Context, JobReference
 from portal.cli.cron import KIND as CRON
@@ -22,7 +22,7 @@ from portal.cli.templates import TemplateReference
 from portal.cli.workflows import KIND as WORKFLOW
 from portal.cli.workflows import WorkflowReference
 
-LABEL = "applied-by"
+LABEL = origin_labels.APPLIED_BY
 ALLOC_SET, JOB, CONFIG = "AllocSet", "Job", config_files.KIND
 _GONE = "its file is gone (borgctl apply --prune)"
 

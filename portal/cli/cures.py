@@ -11,6 +11,7 @@ from portal.cli import output
 from portal.cli.context import Commands, Context, DryRun, IfRevision, JobArgument, JobReference
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.jobs import body_of, show_change
+from portal.cli.origin_labels import without_origin
 from portal.cli.paths import part
 from scheduling.spec.merge_patch import merged
 
@@ -53,11 +54,13 @@ def copy(
     to: Annotated[str, typer.Option("--to", metavar="CELL", help="The cell in which the job is submitted.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Submit a job in another cell, with the same spec. The job in its cell does not change."""
+    """Submit a job in another cell, with the same spec. The job in its cell does not change. The new job has no label
+    of the file, template, cron job or workflow that made the old one.
+    """
     named = session.job(job)
     answer = session.client.get(named.path)
     there = JobReference(to, named.tenant, named.name)
-    body = body_of(answer["spec"], there)
+    body = body_of(without_origin(answer["spec"]), there)
     done = session.client.submit(f"/api/v1/cells/{part(to)}/jobs/", body, dry_run=dry_run)
     if done["outcome"] == "unchanged":
         return session.say(done, f"{there} already has this spec; nothing changes.")

@@ -74,7 +74,7 @@ def test_buy_quota_and_run_a_job(page: Page, market) -> None:
     expect(page.locator("#error-cpu")).to_contain_text("-3")
     check_looks(page)
     page.get_by_label("CPU").fill("200m")
-    expect(page.locator("#submit-check")).to_contain_text("credits for 30 days in band production")
+    expect(page.locator("#submit-check")).to_contain_text("credits per 30 days at the list price")
     expect(file).to_have_value(re.compile("cpu: 200m"))
     file.fill(file.input_value().replace("name: hello", "name: mine"))
     expect(name).to_have_value("mine")

@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
+from portal.cli import apply_kinds, origin_labels
 from portal.sigma.jobs.job_files import file_of
 from portal.sigma.submit.form_fields import fields_of
 from portal.sigma.submit.starting_points import EXAMPLES, free_name
@@ -16,7 +17,10 @@ from quota.models import Preferences, Quota
 from quota.personal import preferences
 from quota.tenancy.authentication import principal_of_user
 from quota.vocabulary.bands import DEFAULT_BANDS
-from scheduling.models import Job, Task
+from scheduling.cron import cron_spec
+from scheduling.job_templates import template_spec
+from scheduling.models import Job, JobSpec, Task
+from scheduling.workflows import workflow_spec
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
 
@@ -61,6 +65,7 @@ def test_the_first_steps_are_ticked_by_what_exists(world) -> None:
     page = home("operator")
     assert "3 of 4 done" in page
     assert "/jobs/cc/ubar/jfoo/0/" in page
+    assert '<a class="button" href="/cells/cc/map/">Show the map</a>' in page
     user = get_user_model().objects.get(username="operator")
     preferences.log_opened(principal_of_user(user))
     assert "4 of 4 done" in home("operator")
@@ -128,12 +133,26 @@ def test_a_new_job_starts_from_an_example_or_from_another_job(world) -> None:
         page = client.get("/submit/", {"example": name, "cell": "cc", "tenant": "ubar"})
         plan = client.post("/submit/", {**FORM, "text": page.context["text"], "base": page.context["text"]})
         assert plan.context["plan"].problem is None, name
+        assert plan.text.count("at the list price") == 1, name
     page = client.get("/submit/", {"from": "cc/ubar/jfoo"})
     assert page.context["fields"]["name"] == "jfoo-2"
     assert (page.context["cell"], page.context["tenant"]) == ("cc", "ubar")
     assert signed_in("stranger").get("/submit/", {"from": "cc/ubar/jfoo"}).status_code == 404
     assert client.get("/submit/", {"from": "jfoo"}).status_code == 422
     assert client.get("/submit/", {"example": "none"}).status_code == 404
+
+
+def test_a_copy_has_no_label_of_what_made_the_job(world) -> None:
+    job = world.job
+    made_by = {"applied-by": "team", "template": "nightly", "dispatched-by": "abc"}
+    JobSpec.objects.filter(job=job).update(spec=job.specs.get().spec | {"labels": {"app": "web", **made_by}})
+    client = signed_in("operator")
+    copied = client.get("/submit/", {"from": "cc/ubar/jfoo"}).context["text"]
+    assert file_of(copied)["labels"] == {"app": "web"}
+    again = client.get("/submit/", {"from": "cc/ubar/jfoo", "again": "yes"}).context["text"]
+    assert file_of(again)["labels"] == {"app": "web", **made_by}
+    theirs = {cron_spec.LABEL, workflow_spec.LABEL, workflow_spec.NODE_LABEL}
+    assert {*theirs, template_spec.LABEL, template_spec.DISPATCHED_BY, apply_kinds.LABEL} == {*origin_labels.LABELS}
 
 
 def test_a_copy_gets_a_free_name() -> None:

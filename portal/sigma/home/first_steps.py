@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from portal.sigma.reads.jobs import operated_jobs_visible
@@ -138,18 +138,10 @@ def _see(job: Job | None, run: Job | None) -> Step:
             "all": job.tasks_total,
         }
     link = reverse("sigma:job", args=[job.cell.name, job.tenant.name, job.name])
-    return Step(title, text, run is not None, action, link, _map_link(job.cell.name))
+    return Step(title, text, run is not None, action, link, reverse("sigma:cell-map", args=[job.cell.name]))
 
 
 def _log(run: Job | None, *, opened: bool) -> Step:
     text = _("The page of a task shows what its program writes.")
     link = "" if run is None else reverse("sigma:task", args=[run.cell.name, run.tenant.name, run.name, 0])
     return Step(_("Open the log of a task"), text, opened, _("Show task 0 with its log"), link)
-
-
-def _map_link(cell: str) -> str:
-    """Return the address of the map of a cell, or "" if the portal has no map."""
-    try:
-        return reverse("sigma:map", args=[cell])
-    except NoReverseMatch:
-        return ""

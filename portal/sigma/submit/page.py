@@ -11,10 +11,10 @@ from django.utils.translation import gettext as _
 
 from portal.sigma.frame.page import page, problem_kept, rendered, tenants_of
 from portal.sigma.jobs.job_files import add_outcome, file_of, json_text, plan_context
+from portal.sigma.jobs.specs.prices import price_change
 from portal.sigma.jobs.specs.spec_changes import job_file_text
 from portal.sigma.reads.jobs import templates_visible
 from portal.sigma.submit.form_fields import FIELDS, FREE, changed_fields, errors_of, fields_of, with_fields
-from portal.sigma.submit.price import quota_price
 from portal.sigma.submit.starting_points import EXAMPLES, copied_job, copy_for_cell, example_named
 from quota.admission import admission
 from quota.vocabulary.bands import Band
@@ -23,6 +23,7 @@ from quota.vocabulary.permissions import Action, Principal
 from scheduling.access import selectors
 from scheduling.jobs.plans import job_plan
 from scheduling.jobs.submit_and_kill import job_apply, live_job, spec_for
+from scheduling.jobs.updates import spec_of
 
 # The most templates to start from.
 MOST_TEMPLATES = 8
@@ -62,13 +63,14 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
         file = _file(given, text, bands, context)
         cell = selectors.cell_named(principal, context["cell"])
         wanted = spec_for(principal=principal, cell=cell, file=file, tenant=context["tenant"])
-        live = live_job(cell, wanted) if given.get("planned") == "submit" else None
-        if given.get("do") == "submit" and live is None:
+        live = live_job(cell, wanted)
+        if given.get("do") == "submit" and (live is None or given.get("planned") != "submit"):
             done = job_apply(principal=principal, cell=cell, job_spec=wanted)
             add_outcome(request, done.outcome, wanted.name)
             return redirect("sigma:job", cell=cell.name, tenant=wanted.tenant, name=wanted.name)
         context |= plan_context(job_plan(principal=principal, cell=cell, job_spec=wanted), wanted, cell)
-        context["price"] = quota_price(principal, cell, wanted)
+        before = spec_of(live) if live is not None else None
+        context["price"] = price_change(principal, cell, before, wanted, old_band=live.band if live is not None else "")
     problem: Rejected | None = context.get("problem")
     _keep_choices(context)
     context["errors"] = errors_of(problem.fields) if problem is not None else {}

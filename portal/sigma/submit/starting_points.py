@@ -9,6 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from portal.cli.origin_labels import without_origin
 from portal.sigma.jobs.specs.spec_changes import job_file_text
 from portal.sigma.reads.jobs import job_named, jobs_visible
 from quota.vocabulary.errors import NotFound, invalid
@@ -76,7 +77,7 @@ def copy_for_cell(principal: Principal, name: str, cell: str) -> str:
     """Return the job file of the job `cell/tenant/job` for another cell, as YAML. Values that the caller may not see
     are masked. Raises `NotFound` if there is no such job, or the caller may not see it.
     """
-    return job_file_text({**_file(principal, _job(principal, "copy", name)), "cell": cell})
+    return job_file_text({**without_origin(_file(principal, _job(principal, "copy", name))), "cell": cell})
 
 
 def copied_job(principal: Principal, name: str, *, uid: str = "", again: bool = False) -> tuple[Job, str]:
@@ -94,7 +95,7 @@ def copied_job(principal: Principal, name: str, *, uid: str = "", again: bool = 
         .order_by()
         .values_list("name", flat=True)
     )
-    return job, job_file_text({**_file(principal, job), "name": free_name(job.name, taken)})
+    return job, job_file_text({**without_origin(_file(principal, job)), "name": free_name(job.name, taken)})
 
 
 def free_name(name: str, taken: set[str]) -> str:

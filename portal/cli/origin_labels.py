@@ -1,0 +1,17 @@
+"""Labels that say which file, template, cron job or workflow has made a job. A copy of the job was made by none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+APPLIED_BY = "applied-by"  # `borgctl apply` ends objects with this label whose file is gone
+# The others are those of `scheduling`: `cron.cron_spec`, `workflows.workflow_spec`, `job_templates.template_spec`.
+LABELS = (APPLIED_BY, "cron", "workflow", "node", "template", "dispatched-by")
+
+
+def without_origin(file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a job file without these labels."""
+    labels = {name: value for name, value in (file.get("labels") or {}).items() if name not in LABELS}
+    rest = {name: value for name, value in file.items() if name != "labels"}
+    return rest | ({"labels": labels} if labels else {})
