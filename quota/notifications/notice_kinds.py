@@ -69,7 +69,10 @@ KINDS: tuple[NoticeKind, ...] = (
     NoticeKind("job.failed", "A job has ended, and some of its tasks failed."),
     NoticeKind("job.update-stopped", "The update or restart of a job has stopped by itself."),
     NoticeKind("job.rolled-back", "A job returns to its last good version, because its update failed."),
-    NoticeKind("job.promise-broken", "A cell broke its promise to a job: a task was pending or evicted beyond it."),
+    NoticeKind(
+        "job.promise-broken",
+        "A cell broke its promise to a job: a task was pending for longer, or evicted more often, than promised.",
+    ),
     NoticeKind("cron.missed", "A run of a cron job was not started in time, or its job was rejected."),
     NoticeKind("workflow.failed", "A workflow has ended, and at least one of its nodes failed."),
     NoticeKind("notices.paused", "A channel has failed for a day and was paused.", sre=True),

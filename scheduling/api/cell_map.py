@@ -44,10 +44,10 @@ class MapMachinesSerializer(serializers.Serializer[Any]):
     id = _numbers("Ids of the machines, in ascending order.")
     name = serializers.ListField(child=serializers.CharField(), help_text="Host names.")
     state = serializers.ListField(child=serializers.CharField(), help_text="up, draining or down.")
-    rack = _numbers("Place of the rack in `texts.racks`.")
-    power_domain = _numbers("Place of the power domain in `texts.power_domains`.")
-    platform = _numbers("Place of the platform in `texts.platforms`.")
-    capacity = _numbers("Place of the capacity in `texts.capacities`.")
+    rack = _numbers("Index of the rack in the list `texts.racks`, from 0.")
+    power_domain = _numbers("Index of the power domain in the list `texts.power_domains`, from 0.")
+    platform = _numbers("Index of the platform in the list `texts.platforms`, from 0.")
+    capacity = _numbers("Index of the capacity in the list `texts.capacities`, from 0.")
     tasks = _numbers("Tasks of all tenants.")
     limit_cpu_milli = _numbers("Sum of the limits of the tasks of all tenants, in millicores.")
     limit_ram_mib = _numbers("Sum of the limits of the tasks of all tenants, in MiB.")
@@ -56,8 +56,8 @@ class MapMachinesSerializer(serializers.Serializer[Any]):
     reservation_ram_mib = _numbers("Sum of the reservations of tasks that you may see, in MiB.")
     priority = _numbers("Highest priority of a task that you may see; -1 if there is none.")
     usage_cpu_milli = _numbers(
-        "Newest usage in millicores: for SREs of the whole machine, otherwise of the tasks that you may see; null if it"
-        " is not known.",
+        "Newest CPU usage in millicores. SREs see that of the whole machine, others that of the tasks that they may"
+        " see; null if it is not known.",
         may_be_null=True,
     )
     usage_ram_mib = _numbers("The same for RAM, in MiB.", may_be_null=True)

@@ -139,7 +139,9 @@ class MachineSerializer(ReadSerializer):
     cpu_factor = serializers.SerializerMethodField(
         help_text="How many normalised cores one core of the machine counts as: the factor of its platform."
     )
-    machine_cpu = serializers.SerializerMethodField(help_text="CPU in milli-cores of the machine, before the factor.")
+    machine_cpu = serializers.SerializerMethodField(
+        help_text="CPU in milli-cores of the machine, without the CPU factor."
+    )
     attributes = Texts()
     set_attributes = Texts(help_text="The attributes that SREs have set.")
     tasks_running = serializers.IntegerField()

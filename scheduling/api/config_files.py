@@ -170,7 +170,9 @@ ConfigPlanSerializer = inline_serializer(
     "ConfigPlan",
     {
         "outcome": serializers.ChoiceField(OUTCOMES),
-        "newest_version": serializers.IntegerField(help_text="Before the change, for `if_version`; 0 for a new file."),
+        "newest_version": serializers.IntegerField(
+            help_text="Version before the change, for `if_version`; 0 for a new file."
+        ),
         "sentence": serializers.CharField(),
         "changes": serializers.ListField(
             child=serializers.CharField(), help_text="Changed lines as `diff -u` prints them, and changed labels."

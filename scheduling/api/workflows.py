@@ -31,8 +31,8 @@ _FILTERS = [
 _IF_CHANGED = OpenApiParameter(
     "if_changed",
     OpenApiTypes.BOOL,
-    description="True submits nothing if the last submission of this name with `if_changed` had an equal file, also if"
-    " its workflow has ended.",
+    description="Whether to compare the file with that of the last submission of this name that had `if_changed` too. If"
+    " the files are equal, nothing is submitted, even if that workflow has ended.",
 )
 
 

@@ -171,7 +171,10 @@ def _check_header(file: TemplateFile, problems: Problems) -> None:
     if isinstance(labels, dict) and LABEL in labels:
         problems.add(f"job.labels.{LABEL}", "each job gets this label with the name of the template; remove it")
     if isinstance(labels, dict) and DISPATCHED_BY in labels:
-        problems.add(f"job.labels.{DISPATCHED_BY}", "jobs that a token dispatches get this label; remove it")
+        problems.add(
+            f"job.labels.{DISPATCHED_BY}",
+            "the portal sets this label on jobs that a token dispatches; remove it from the template",
+        )
     if (size := len(msgspec.json.encode((file.job, file.parameters)))) > MAX_BYTES:
         cure = f"give at most {MAX_BYTES:,}; move data into a package"
         problems.add("job", f"has {size:,} bytes in JSON with its parameters; {cure}")

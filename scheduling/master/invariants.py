@@ -103,11 +103,14 @@ def _normalised_cpu(cell_id: int) -> list[str]:
         wanted = factor_of(factors, platform)
         if factor != wanted:
             problems.append(
-                f"machine {hostname} has the CPU factor {factor / ONE:g}, and its platform has {wanted / ONE:g}; set"
-                " cpu_factors again"
+                f"machine {hostname} has the CPU factor {factor / ONE:g}, but the factor of its platform is"
+                f" {wanted / ONE:g}; save the cell setting cpu_factors again, with its present value"
             )
         elif own is not None and cpu != max(1, normalised(own, factor)):
-            problems.append(f"machine {hostname} has {cpu} of CPU; {own} times the factor {factor / ONE:g} is another")
+            right = max(1, normalised(own, factor))
+            problems.append(
+                f"machine {hostname} has {cpu} of CPU, but {own} times the factor {factor / ONE:g} is {right}"
+            )
     return problems
 
 

@@ -105,7 +105,9 @@ def test_a_change_of_factors_counts_machines_again_and_stops_no_task(cell, tenan
     assert state.diff(replayed) == []
     # A process of the release before has written a machine without its factor.
     Machine.objects.filter(hostname="m-fast").update(cpu_factor=1000, machine_cpu=None)
-    assert any("m-fast has the CPU factor 1, and its platform has 2" in problem for problem in validate(cell.id))
+    assert any(
+        "m-fast has the CPU factor 1, but the factor of its platform is 2" in problem for problem in validate(cell.id)
+    )
     Machine.objects.filter(hostname="m-fast").update(capacity=[4000, *slow.capacity[1:]])
     factors(cell, "atom=0.5, skylake=2")
     assert cpu_of("m-fast") == [(8000, 4000)], "the same text repairs it"
