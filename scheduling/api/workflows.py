@@ -31,7 +31,7 @@ _FILTERS = [
 _IF_CHANGED = OpenApiParameter(
     "if_changed",
     OpenApiTypes.BOOL,
-    description="Whether to compare the file with that of the last submission of this name that had `if_changed` too. If"
+    description="Whether to compare the file with that of the last submission of this name that had `if_changed`. If"
     " the files are equal, nothing is submitted, even if that workflow has ended.",
 )
 

@@ -36,8 +36,8 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the form and the job file (GET), show the plan of the job (POST `do=plan`), or submit it (POST `do=submit`).
 
     `example`: the name of an example to start from. `from`: the full name of a job, `cell/tenant/job`, whose job file
-    is filled in under a new name (`uid`: its UID). `copy`: the full name of a job whose job file is filled in for
-    another cell, as the page of cures links to it.
+    is filled in under a new name (`uid`: its UID; `again=yes`: under its own name). `copy`: the full name of a job
+    whose job file is filled in for another cell, as the page of cures links to it.
     """
     cells = list(selectors.cells_visible(principal).filter(study_of__isnull=True).order_by("name")[:200])
     bands = list(admission.bands())
@@ -95,8 +95,9 @@ def _start(asked: Mapping[str, str], principal: Principal, context: dict[str, An
     if copied := asked.get("copy", ""):
         return copy_for_cell(principal, copied, context["cell"])
     if source := asked.get("from", ""):
-        job, text = copied_job(principal, source, uid=asked.get("uid", ""), again=asked.get("again") == "yes")
-        context |= {"cell": job.cell.name, "tenant": job.tenant.name, "source": job}
+        again = asked.get("again") == "yes"
+        job, text = copied_job(principal, source, uid=asked.get("uid", ""), again=again)
+        context |= {"cell": job.cell.name, "tenant": job.tenant.name, "source": job, "again": again}
         return text
     return example_named(asked.get("example", "") or "web")
 
