@@ -10,8 +10,11 @@ APPLIED_BY = "applied-by"  # `borgctl apply` ends objects with this label whose 
 LABELS = (APPLIED_BY, "cron", "workflow", "node", "template", "dispatched-by")
 
 
-def without_origin(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a job file without these labels."""
-    labels = {name: value for name, value in (file.get("labels") or {}).items() if name not in LABELS}
+def without_origin(file: Mapping[str, Any], *, same_name: bool = False) -> dict[str, Any]:
+    """Return a copy of a job file without these labels. `same_name`: whether the copy has the name of the job; then
+    `borgctl apply` still owns it.
+    """
+    kept = {APPLIED_BY} if same_name else set()
+    labels = {name: value for name, value in (file.get("labels") or {}).items() if name in kept or name not in LABELS}
     rest = {name: value for name, value in file.items() if name != "labels"}
     return rest | ({"labels": labels} if labels else {})

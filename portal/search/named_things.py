@@ -1,4 +1,5 @@
-"""Searches things of tenants by a part of their name: cron jobs, workflows, services, config files and machine pools.
+"""Searches things of tenants by a part of their name: cron jobs, workflows, templates, services, config files
+and machine pools.
 
 All kinds together are one query: a union of at most `MOST` rows of each kind.
 """
@@ -17,7 +18,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from portal.search.query import Query, Result, ResultGroup
-from portal.sigma.reads.jobs import cron_jobs_visible, operated_jobs_visible, workflows_visible
+from portal.sigma.reads.jobs import cron_jobs_visible, operated_jobs_visible, templates_visible, workflows_visible
 from quota.selectors import tenants_visible
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.core.vocabulary.states import JobState
@@ -26,7 +27,8 @@ from scheduling.services.selectors import NAME
 
 # The most results of each kind.
 MOST = 8
-_CRON, _WORKFLOW, _SERVICE, _CONFIG, _POOL = "cron", "workflow", "service", "config", "pool"
+_CRON, _WORKFLOW, _TEMPLATE, _SERVICE = "cron", "workflow", "template", "service"
+_CONFIG, _POOL = "config", "pool"
 
 
 class _Row(NamedTuple):
@@ -50,6 +52,7 @@ def named_things(principal: Principal, cells: dict[int, Cell], query: Query) -> 
         _SERVICE: _("Services"),
         _WORKFLOW: _("Workflows"),
         _CRON: _("Cron jobs"),
+        _TEMPLATE: _("Templates"),
         _CONFIG: _("Config files"),
         _POOL: _("Machine pools"),
     }
@@ -65,6 +68,8 @@ def _parts(principal: Principal, cells: dict[int, Cell], query: Query) -> Iterab
     yield _picked(crons, _CRON, **of_tenant)
     workflows = workflows_visible(principal).filter(name__contains=query.job, **tenant, **here)
     yield _picked(workflows, _WORKFLOW, **of_tenant)
+    templates = templates_visible(principal).filter(name__contains=query.job, **tenant, **here)
+    yield _picked(templates, _TEMPLATE, **of_tenant)
     live = operated_jobs_visible(principal).exclude(state=JobState.DEAD.value)
     label = KeyTextTransform("service", "labels")
     jobs = live.alias(label=label).filter(kind="job", labels__has_key="service", label__contains=query.job)
@@ -104,6 +109,11 @@ def _result(principal: Principal, row: _Row) -> Result:
             if may(principal, Action.MACHINE_ADMIN, cell=row.cell):
                 link = reverse("admin:scheduling_pool_changelist") + f"?q={row.name}"
             return Result(title, _("machine pool of cell %s") % row.cell, link, names)
-    texts = {_CRON: _("cron job in cell %s"), _WORKFLOW: _("workflow in cell %s"), _SERVICE: _("service in cell %s")}
+    texts = {
+        _CRON: _("cron job in cell %s"),
+        _WORKFLOW: _("workflow in cell %s"),
+        _TEMPLATE: _("template in cell %s"),
+        _SERVICE: _("service in cell %s"),
+    }
     link = reverse(f"sigma:{row.kind}", args=[row.cell, row.tenant, row.name])
     return Result(title, texts[row.kind] % row.cell, link, names)

@@ -87,7 +87,7 @@ def copied_job(principal: Principal, name: str, *, uid: str = "", again: bool = 
     """
     job = _job(principal, "from", name, uid=uid)
     if again:
-        return job, job_file_text(_file(principal, job))
+        return job, job_file_text(without_origin(_file(principal, job), same_name=True))
     taken = set(
         jobs_visible(principal)
         .filter(cell=job.cell, tenant=job.tenant)

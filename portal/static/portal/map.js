@@ -10,6 +10,7 @@
   const canvas = find("canvas"), tip = find("tip"), spoken = find("spoken"), texts = JSON.parse(document.getElementById("map-texts").textContent);
   const chosenGroup = find("group"), chosenColour = find("colour"), chosenResource = find("resource");
   const number = new Intl.NumberFormat(document.documentElement.lang || "en", { maximumFractionDigits: 1 });
+  const clock = clockIn(document.documentElement.dataset.timeZone);
   const view = new mapCanvas.View(canvas);
   let data = null, machines = null, places = new Map(), kinds = [], queued = [], colours = {}, frame = 0, tableAt = 0, tableLater = 0, live = false, ended = false, reading = 0, underWay = 0, againLater = 0;
 
@@ -220,10 +221,18 @@
     }
   }
 
+  function clockIn(timeZone) {
+    try {
+      return new Intl.DateTimeFormat(document.documentElement.lang || "en", { timeStyle: "medium", timeZone });
+    } catch {
+      return clockIn(undefined); // this browser does not have the zone
+    }
+  }
+
   const isMeasured = () => ["usage", "reservation"].includes(chosenColour.value);
 
   function showFresh() {
-    find("time").textContent = new Intl.DateTimeFormat(document.documentElement.lang || "en", { timeStyle: "medium" }).format(new Date());
+    find("time").textContent = clock.format(new Date());
     find("revision").textContent = data.revision;
   }
 

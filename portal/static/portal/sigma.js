@@ -265,7 +265,7 @@
     function added(chunk) {
       if (!search.value) return chunk.text;
       return chunk.lines.map((line) => {
-        const at = line.at ? new Date(line.at).toLocaleString([], { dateStyle: "short", timeStyle: "medium" }) : "";
+        const at = line.at ? new Date(line.at).toLocaleString([], { dateStyle: "short", timeStyle: "medium", timeZone: exact.resolvedOptions().timeZone }) : "";
         return `${at ? `${at}  ` : ""}${line.text.replace(/\n$/, "")}\n`;
       }).join("");
     }

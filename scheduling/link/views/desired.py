@@ -195,7 +195,7 @@ class _Row:
 
 def _loaded(machine: Machine, cell: Cell, epoch: int, here: MachineTasks) -> Loaded:
     run, stop, allocs, view = here.run, here.stop, here.allocs, here.view
-    cpu = machine_cpu(machine.cpu_factor, [*run, *allocs])
+    cpu = machine_cpu(machine.cpu_factor, [*run, *allocs], lambda key: view.run[key].task_id)
     if cpu is not PLAIN:
         run, allocs = [cpu.limited(task) for task in run], [cpu.limited(alloc) for alloc in allocs]
     for item in machine.quarantined:

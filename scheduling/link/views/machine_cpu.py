@@ -9,7 +9,7 @@ The shard converts, so that Borglets of every release know only the cores of the
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -30,11 +30,13 @@ Instruction = TypeVar("Instruction", RunTask, RunAlloc)
 @dataclass(frozen=True, slots=True)
 class MachineCpu:
     """Converts amounts of CPU of one machine. `factor`: that of its platform, in thousandths. `limits`: the normalised
-    limits of the tasks that should run there, in milli-cores.
+    limits of the tasks that should run there, in milli-cores. `whole`: the task ids of tasks that reserve whole cores,
+    by their keys. Their limits are cores of the machine, so their usage is too.
     """
 
     factor: int = ONE
     limits: Mapping[TaskKey, int] = field(default_factory=dict)
+    whole: Mapping[TaskKey, int] = field(default_factory=dict)
 
     def limited(self, task: Instruction) -> Instruction:
         """Return an instruction for a task or an alloc with its CPU limit in milli-cores of the machine. Tasks that
@@ -46,19 +48,23 @@ class MachineCpu:
         return msgspec.structs.replace(task, limit={**task.limit, _CPU: machine_milli(cpu, self.factor)})
 
     def normalised_usage(self, measured: MeasuredUsage) -> MeasuredUsage:
-        """Return the usage of a machine and its tasks in normalised milli-cores."""
+        """Return the usage of a machine and its tasks in normalised milli-cores, except that of tasks with whole
+        cores.
+        """
         if self.factor == ONE:
             return measured
         figures = array("q", measured.figures)
+        whole = set(self.whole.values())
+        starts = [row * measured.columns for row, task in enumerate(measured.task_ids) if task not in whole]
         for position in _IN_USAGE:
             if position < measured.columns:
-                for place in range(position, len(figures), measured.columns):
-                    figures[place] = normalised(figures[place], self.factor)
+                for start in starts:
+                    figures[start + position] = normalised(figures[start + position], self.factor)
         return measured._replace(figures=figures)
 
     def normalised_window(self, window: UsageWindow) -> UsageWindow:
-        """Return a window of the usage of a task in normalised milli-cores."""
-        if self.factor == ONE:
+        """Return a window of the usage of a task in normalised milli-cores, or as it is if the task has whole cores."""
+        if self.factor == ONE or window.key in self.whole:
             return window
         limit = self._asked_limit(window)
         return msgspec.structs.replace(
@@ -79,8 +85,11 @@ class MachineCpu:
 PLAIN = MachineCpu()
 
 
-def machine_cpu(factor: int, tasks: Iterable[RunTask | RunAlloc]) -> MachineCpu:
+def machine_cpu(factor: int, tasks: Sequence[RunTask | RunAlloc], task_id: Callable[[TaskKey], int]) -> MachineCpu:
     """Return the conversion for a machine. `factor`: that of its platform, in thousandths. `tasks`: what should run
-    there, with normalised limits.
+    there, with normalised limits. `task_id`: returns the id of one of these tasks.
     """
-    return PLAIN if factor == ONE else MachineCpu(factor, {task.key: task.limit.get(_CPU, 0) for task in tasks})
+    if factor == ONE:
+        return PLAIN
+    whole = {task.key: task_id(task.key) for task in tasks if isinstance(task, RunTask) and task.whole_cores}
+    return MachineCpu(factor, {task.key: task.limit.get(_CPU, 0) for task in tasks}, whole)

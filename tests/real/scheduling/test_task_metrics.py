@@ -30,21 +30,21 @@ def _nothing_left_out() -> Iterator[None]:
 
 @pytest.fixture
 def serve() -> Iterator[object]:
-    """Return a function that starts a server and returns its port. `parts`: what it sends to each client, and then
-    nothing more.
+    """Return a function that starts a server and returns its port. `parts`: what it sends to each client, with pauses
+    of `pause_s` seconds, and then nothing more.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     servers = []
 
-    def start(*parts: bytes) -> int:
+    def start(*parts: bytes, pause_s: float = 0.0) -> int:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError):
                 for part in parts:
                     writer.write(part)
                     await writer.drain()
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(pause_s)
                 await reader.read()
             writer.close()
             with contextlib.suppress(ConnectionError):
@@ -95,7 +95,7 @@ def test_a_header_without_an_end_is_read_once_and_only_to_its_limit(serve, monke
 def test_an_answer_in_many_small_parts_uses_up_the_turn_of_its_tenant_only(serve, monkeypatch) -> None:
     wait_long(monkeypatch)
     monkeypatch.setattr(task_metrics, "READ_S", 0.2)
-    slow, good = serve(HEADER, *[b"x"] * 1000), serve(GOOD)
+    slow, good = serve(HEADER, *[b"x"] * 1000, pause_s=0.01), serve(GOOD)
     begun = time.monotonic()
     assert ask(monkeypatch, (1, 1, slow), (2, 2, good)) == {2: Load(4.7)}
     assert time.monotonic() - begun < task_metrics.TIMEOUT_S / 2
