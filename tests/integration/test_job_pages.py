@@ -113,7 +113,7 @@ def test_a_rollback_is_an_undo_without_canary_tasks(world) -> None:
     # A conflict keeps what the rollback would do.
     late = signed_in("operator").post(JOB + "update/", form)
     assert late.status_code == 409
-    assert "- '1'" in opened(late.text, 'aria-describedby="spec-help">')
+    assert "[sleep, '1']" in opened(late.text, 'aria-describedby="spec-help">')
 
 
 def test_a_job_whose_band_is_gone_can_still_be_updated(world) -> None:

@@ -462,7 +462,7 @@ def test_the_market_keeps_its_promises_whatever_happens() -> None:
     run_state_machine_as_test(
         Market,
         settings=settings(
-            max_examples=examples(24),
+            max_examples=examples(40),
             stateful_step_count=30,
             deadline=None,
             derandomize=not SEARCH,

@@ -86,8 +86,9 @@ def copied_job(principal: Principal, name: str, *, uid: str = "", again: bool = 
     like `copy_for_cell`.
     """
     job = _job(principal, "from", name, uid=uid)
+    file = without_origin(_file(principal, job), same_name=again) | {"cell": job.cell.name, "tenant": job.tenant.name}
     if again:
-        return job, job_file_text(without_origin(_file(principal, job), same_name=True))
+        return job, job_file_text(file)
     taken = set(
         jobs_visible(principal)
         .filter(cell=job.cell, tenant=job.tenant)
@@ -95,7 +96,7 @@ def copied_job(principal: Principal, name: str, *, uid: str = "", again: bool = 
         .order_by()
         .values_list("name", flat=True)
     )
-    return job, job_file_text({**without_origin(_file(principal, job)), "name": free_name(job.name, taken)})
+    return job, job_file_text({**file, "name": free_name(job.name, taken)})
 
 
 def free_name(name: str, taken: set[str]) -> str:
