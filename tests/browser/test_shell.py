@@ -76,6 +76,6 @@ def test_a_user_who_may_not_sees_no_button_and_gets_no_page(page: Page, world) -
     sign_in(page, "owner")
     page.goto(TASK)
     expect(page.get_by_role("heading", name="Task 0 of jfoo")).to_be_visible()
-    expect(page.get_by_role("link", name="Shell")).to_have_count(0)
+    expect(page.get_by_role("link", name="Shell", exact=True)).to_have_count(0)
     page.goto(TASK + "shell/")
     expect(page.get_by_text("Shells need the capability shell")).to_be_visible()
