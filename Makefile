@@ -18,8 +18,7 @@ DEPLOY := build/deploy
 BENCH ?=
 FILE ?=
 PYTEST_WORKERS ?= 2
-# Acceptance tests wait for a third of their time, unit tests (with those of real processes) for half of it.
-PYTEST_ACCEPTANCE_WORKERS ?= 3
+# Most tests of processes wait for a part of their time, unit tests for half of it. Acceptance tests put load on a system.
 PYTEST_WAITING_WORKERS ?= 5
 # Python keeps compiled modules. Without them, each process of a test compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,7 +50,7 @@ test: install system-packages
 		tests/integration tests/contracts --durations=25 || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -p no:schemathesis -n $(PYTEST_WORKERS) --dist worksteal -q \
 		tests/browser || status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -p no:schemathesis -n $(PYTEST_ACCEPTANCE_WORKERS) \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -p no:schemathesis -n $(PYTEST_WORKERS) \
 		--dist loadgroup -q tests/acceptance --durations=15 || status=$$?; \
 	exit $$status
 
