@@ -71,7 +71,7 @@ def _sold(capacity: dict[str, list[int]]) -> GaugeMetricFamily:
 def _breaches(cells: Iterable[str]) -> GaugeMetricFamily:
     gauge = GaugeMetricFamily(
         "borg_promise_breaches",
-        "Hours of jobs in which a cell broke its promise, and which no invoice has credited yet",
+        "Hours in which a cell broke its promise to a job, and for which no invoice has a credit yet",
         labels=["cell", "kind"],
     )
     rows = PromiseBreach.objects.filter(settled_at=None).order_by().values_list("cell", "kind")

@@ -104,7 +104,7 @@ def apply(
     if spare and not prune:
         names = ", ".join(str(job) for _, job in spare[:10]) + (", …" if len(spare) > 10 else "")
         verb = "kills them" if all(kind.end == "kill" for kind, _ in spare) else "ends or deletes them"
-        output.remark(f"without a file, which stay: {names}; `--owner {owner} --prune` {verb}")
+        output.remark(f"kept, although they have no file any more: {names}; `--owner {owner} --prune` {verb}")
     if session.json:
         output.as_json({"owner": owner, "dry_run": dry_run, "jobs": rows})
 

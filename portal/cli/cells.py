@@ -310,8 +310,8 @@ def machine_show(session: Context, hostname: Hostname, cell: CellOption = None) 
 @machine.command("grow")
 def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellOption = None) -> None:
     """Let the cell use more of a machine's capacity, up to the given amounts. The attribute capacity.claimed of the
-    machine shows the capacity that the machine reported. CPU is in cores of the machine, before the factor of its
-    platform.
+    machine shows the capacity that the machine reported. CPU is in cores of the machine, without the CPU factor of
+    its platform.
     """
     capacity = sizes.given()
     if not capacity:

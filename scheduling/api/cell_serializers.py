@@ -196,7 +196,7 @@ class GrowSerializer(serializers.Serializer[Any]):
     capacity = serializers.DictField(
         child=serializers.JSONField(),
         help_text="Capacity per resource, written as in job files: 64 or 256Gi. Omitted resources do not change. CPU is"
-        " in cores of the machine, before the factor of its platform.",
+        " in cores of the machine, without the CPU factor of its platform.",
     )
 
 

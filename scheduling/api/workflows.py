@@ -31,8 +31,8 @@ _FILTERS = [
 _IF_CHANGED = OpenApiParameter(
     "if_changed",
     OpenApiTypes.BOOL,
-    description="Whether to compare the file with that of the last submission of this name that had `if_changed`. If"
-    " the files are equal, nothing is submitted, even if that workflow has ended.",
+    description="If true, the file is compared with that of the last submission that had the same name and"
+    " `if_changed`. If the files are equal, nothing is submitted, even if the workflow has ended.",
 )
 
 

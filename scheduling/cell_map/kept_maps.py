@@ -98,7 +98,9 @@ class KeptMaps:
                 # Readers may have brought the map further meanwhile; the next reader repeats these changes.
                 self._kept[cell_id] = fresh
         except (DatabaseError, Cell.DoesNotExist) as error:
-            log.warning("the map of a cell shows old reservations, because they could not be read", error=str(error))
+            log.warning(
+                "the map of a cell shows old reservations, because new ones could not be read", error=str(error)
+            )
         finally:
             connection.close()
             with self._lock:

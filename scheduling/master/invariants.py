@@ -109,7 +109,8 @@ def _normalised_cpu(cell_id: int) -> list[str]:
         elif own is not None and cpu != max(1, normalised(own, factor)):
             right = max(1, normalised(own, factor))
             problems.append(
-                f"machine {hostname} has {cpu} of CPU, but {own} times the factor {factor / ONE:g} is {right}"
+                f"machine {hostname} has {cpu} normalised milli-cores, but its {own} milli-cores times the factor"
+                f" {factor / ONE:g} are {right}; save the cell setting cpu_factors again, with its present value"
             )
     return problems
 

@@ -97,7 +97,7 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A machine's secret is replaced at this age, varied at random by up to 20 %; 0: only on request."""
 
     cpu_factors: str = ""
-    """Normalised CPU (§5.4): how many normalised cores one core of a platform counts as, for example
+    """Normalised CPU: how many normalised cores one core of a platform counts as, for example
     `haswell=1, skylake=1.25`. From 0.1 to 10, with at most three decimals. Other platforms count as 1."""
 
     reclamation: str = "medium"

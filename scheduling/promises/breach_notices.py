@@ -50,5 +50,5 @@ def _reason(row: BreachRow) -> str:
     if row.kind == PENDING:
         return "Tasks have been pending for longer than the cell promises, because it lacks capacity."
     number = int(row.terms["evictions"])
-    times = "once" if number == 1 else f"{number} times"
-    return f"The cell promises to evict a task at most {times} in 30 days, and it was evicted again ({row.cause})."
+    most = "1 eviction" if number == 1 else f"{number} evictions"
+    return f"The cell promises at most {most} of a task in 30 days. The task was evicted more often ({row.cause})."

@@ -251,8 +251,8 @@ FIELD_TEXTS = {
     "task.slack.cpu": "Use idle CPU beyond the limit.",
     "task.slack.ram": "Use idle memory beyond the limit. Such a task is killed first when memory is short.",
     "task.whole_cores": (
-        "Keep whole cores of the machine free of other latency-sensitive tasks, whatever the CPU factor of its"
-        " platform. `limit.cpu` must be a whole number."
+        "Reserve whole cores for the task: no other latency-sensitive task runs on them. `limit.cpu` must be a whole"
+        " number; here it counts cores of the machine, without the CPU factor of its platform."
     ),
     "task.weight": (
         "Share of the clients that find the job by name, 0 to 65535. 0: the task serves only if no other task does."

@@ -51,7 +51,7 @@ def test_apply_brings_a_folder_of_jobs_to_its_state(ann) -> None:
     (folder / "web.json").write_text(json.dumps(world.a_file(tasks=4)))
     (folder / "helper.json").unlink()
     done = ann.run("apply", "shop", "--yes")
-    assert "without a file, which stay: cc/ubar/helper; `--owner shop --prune` kills them" in done.stderr
+    assert "kept, although they have no file any more: cc/ubar/helper; `--owner shop --prune` kills them" in done.stderr
     assert Job.objects.get(name="web").tasks_total == 4
     assert "give --owner" in ann.failing("apply", "shop", "--yes", "--prune", status=2)[0]
     ann.out("apply", "shop", "--yes", "--prune", "--owner", "shop")

@@ -247,7 +247,7 @@ def test_evictions_beyond_the_promise_are_reported_once(cell, job) -> None:
     found = PromiseBreach.objects.get()
     assert (found.kind, found.cause, found.evictions) == ("evictions", "preemption", 1)
     (notice,) = Notice.objects.filter(kind="job.promise-broken")
-    assert "at most once in 30 days, and it was evicted again (preemption)." in notice.text
+    assert "at most 1 eviction of a task in 30 days. The task was evicted more often (preemption)." in notice.text
     assert [int(amount) for amount in found.affected][:1] == [2 * 1000 * 3600]
     newest = PromisedEviction.objects.latest("revision")
     assert found.evidence == [

@@ -25,8 +25,8 @@ from scheduling.secrets import rekeying
 
 class Command(BaseCommand):
     help = (
-        "Show which keys encrypt the secrets of tenants, encrypt all with the newest key, which all hosts must have, or"
-        " erase values in `env` that look like secrets from specs that nothing uses any more."
+        "Show which keys encrypt the secrets of tenants. Or encrypt all secrets with the newest key; all hosts must"
+        " have it. Or erase values in `env` that look like secrets, in specs that nothing uses any more."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
