@@ -1,4 +1,4 @@
-// A folder with everything that a team has in a cell. Show what would change, then make the changes:
+// A folder with the files of a team. Show what would change, then make the changes:
 //   borgctl apply examples/team --owner team --dry-run
 //   borgctl apply examples/team --owner team
 // Delete a file, and end what it described:
