@@ -1,6 +1,7 @@
 """Tests of a cell with random steps: it stays consistent, and comes to rest when no more steps follow.
 
-Hypothesis makes submissions, updates, kills, commits of old plans, late reports, crashes, drains and silent machines.
+Hypothesis makes submissions, updates, pauses, restarts, retries, kills, commits of old plans, late reports, crashes,
+drains and silent machines.
 After every step, the rows, the journal, the counters, the quota and the ports must agree.
 """
 
@@ -24,13 +25,17 @@ from hypothesis.stateful import (
 )
 
 from borglet.messages import EndCause, Exit
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.jobs import submit_and_kill, updates
+from scheduling.jobs.actions.pause import update_pause, update_resume
+from scheduling.jobs.actions.restart import job_restart
+from scheduling.jobs.actions.retry import job_retry
+from scheduling.jobs.actions.scale import job_scale
 from scheduling.machines import evacuation, machines
 from scheduling.master.invariants import validate
-from scheduling.models import Departure, Job, Machine, Task
+from scheduling.models import Departure, Job, JobSpec, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
 from tests.examples import SEARCH, examples
 from tests.integration import rows, world
@@ -80,6 +85,31 @@ def quota_may_be_short() -> Iterator[None]:
         yield
     except Rejected as problem:
         if problem.code != "quota-exceeded":
+            raise
+
+
+# A step may come at a moment at which it makes no sense: nothing is being updated, no task can be retried, …
+NOT_NOW = {
+    "no-open-update",
+    "creation-open",
+    "update-open",
+    "update-paused",
+    "restart-open",
+    "nothing-to-restart",
+    "nothing-to-retry",
+    "too-many-disruptions",
+    "job-ended",
+    "job-exists",
+}
+
+
+@contextmanager
+def may_come_too_early() -> Iterator[None]:
+    try:
+        with quota_may_be_short():
+            yield
+    except Conflict as problem:
+        if problem.code not in NOT_NOW:
             raise
 
 
@@ -135,6 +165,31 @@ class Cell(RuleBasedStateMachine):
         if (job := self._live(name)) is not None and job.spec_version > 1:
             with quota_may_be_short():
                 updates.job_undo(principal=SRE, job=job)
+
+    @rule(name=names, paused=st.booleans())
+    def pause(self, name: str, paused: bool) -> None:
+        if (job := self._live(name)) is not None:
+            with may_come_too_early():
+                (update_pause if paused else update_resume)(principal=SRE, job=job)
+
+    @rule(name=names, tasks=st.integers(1, 5))
+    def scale(self, name: str, tasks: int) -> None:
+        if (job := self._live(name)) is not None:
+            with may_come_too_early():
+                job_scale(principal=SRE, job=job, tasks=tasks)
+
+    @rule(name=names)
+    def restart(self, name: str) -> None:
+        if (job := self._live(name)) is not None:
+            with may_come_too_early():
+                job_restart(principal=SRE, job=job)
+
+    @rule(name=names)
+    def retry(self, name: str) -> None:
+        jobs = Job.objects.select_related("cell", "tenant").filter(cell=self.row, name=name)
+        if (job := jobs.order_by("-id").first()) is not None:
+            with may_come_too_early():
+                job_retry(principal=SRE, job=job)
 
     @rule(name=names, really=st.integers(0, 3))
     def kill(self, name: str, really: int) -> None:
@@ -244,6 +299,8 @@ class Cell(RuleBasedStateMachine):
             row = Machine.objects.select_related("cell").get(pk=machine.row.pk)
             machines.machine_undrain(principal=SRE, machine=row)
             machine.in_flight.clear()  # lost with its shard; the next report contains it again
+        for name in ("web", "db"):
+            self.pause(name, paused=False)
         for _ in range(40):
             before = Machine.objects.filter(cell=self.row).values_list("cell__revision", flat=True)[0]
             self.cell.tick(60.0)
@@ -268,6 +325,11 @@ class Cell(RuleBasedStateMachine):
             for key in machine.runs
         }
         assert there == wanted
+        for job in Job.objects.filter(cell=self.row).exclude(state="dead"):
+            number = JobSpec.objects.get(job=job, version=job.spec_version).spec["tasks"]
+            tasks = Task.objects.filter(job=job)
+            assert tasks.filter(index__lt=number).count() == number, job.name
+            assert not tasks.filter(index__gte=number).exclude(state="dead").exists(), job.name
         assert not Machine.objects.filter(cell=self.row).exclude(quarantined=[]).exists()
 
 
