@@ -14,10 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-CPU_S = 10
+CPU_S = 1  # job files need milliseconds; a program that never ends is rejected soon
 MEMORY_BYTES = 2**30
 MAX_RESULT_BYTES = 4 * 2**20  # the same limit as for a job file
-LIBRARY = Path(__file__).parent
+LIBRARY = Path(__file__).resolve().parent
 _FAILED = 3
 
 
@@ -29,7 +29,8 @@ class JsonnetError(Exception):
 
 def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
     """Return the result of the Jsonnet program `text` as JSON. `name`: the file name in error messages. `folder`: the
-    folder in which imported files are searched first.
+    folder in which imported files are searched first. Imported files must be in it or below it, or in the library, so
+    that a job file of somebody else cannot read other files of the user.
 
     Raises `JsonnetError` if the program has an error or uses more than `cpu_s` seconds of CPU.
     """
@@ -44,7 +45,10 @@ def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
     if done.returncode == _FAILED:
         raise JsonnetError(done.stderr.decode(errors="replace"))
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise JsonnetError(f"the Jsonnet program used more than {cpu_s} s of CPU; look for an infinite recursion")
+        raise JsonnetError(
+            f"the Jsonnet program used more than {cpu_s} s of CPU; look for an infinite recursion, or convert the file"
+            " with the program jsonnet, and submit the result"
+        )
     raise JsonnetError(f"the Jsonnet program used more than {MEMORY_BYTES >> 20} MiB of memory; reduce its result")
 
 
@@ -56,10 +60,14 @@ def _main(name: str, folder: Path, cpu_s: int) -> int:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
+    allowed = (folder.resolve(), LIBRARY)
+
     def find(base: str, wanted: str) -> tuple[str, bytes]:
         for place in (Path(base) if base else folder, folder, LIBRARY):
             candidate = place / wanted
             if candidate.is_file():
+                if not any(candidate.resolve().is_relative_to(parent) for parent in allowed):
+                    raise RuntimeError("the imported file is outside of the folder of the job file; move it there")
                 return str(candidate), candidate.read_bytes()
         raise RuntimeError("the imported file is neither beside the job file nor in the library; check its name")
 
