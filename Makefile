@@ -150,7 +150,7 @@ $(VENV)/.packages: requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
 		--no-compile --no-deps --require-hashes -r requirements.lock # the file has all packages, so pip needs no search
 	@# On all cores, without what is never or hardly imported. Some packages have templates in Python files.
-	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|moto|mypyc?|pip|setuptools)/' $(VENV)/lib || true
+	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|moto|mypyc?|pip|setuptools)/' $(VENV)/lib || true
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
 		--no-deps --no-build-isolation -e .
 	@$(BIN)/python -m pip check --disable-pip-version-check # the file has what pyproject.toml asks for

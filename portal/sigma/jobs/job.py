@@ -67,11 +67,13 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
     tasks = page_of(request, reads.tasks_of(row, state=state), size, count=known[state])
     may_write = may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell)
     status = status_context(row)
+    newest = events_of(row, limit=TIMELINE_EVENTS)
     namesakes = reads.namesakes(row)
     has_live_namesake = any(other.state != JobState.DEAD for other in namesakes)
     context = {
         **status,
-        **events_context(row, limit=TIMELINE_EVENTS),
+        "timeline": job_timeline(row, newest),
+        "folds": folded(newest)[:LISTED_EVENTS],
         "grid": task_grid(row, status["progress"].update if status["progress"] else None),
         "names": names_of_job(row),
         "leave_s": leave_of(row) if row.state != JobState.DEAD else 0.0,
@@ -135,17 +137,9 @@ def live_context(row: Job) -> dict[str, Any]:
     small = row.tasks_total <= MOST_IN_LIVE_GRID
     return {
         **status,
-        **events_context(row, limit=LISTED_EVENTS),
+        "folds": folded(events_of(row, limit=LISTED_EVENTS)),
         "grid": task_grid(row, progress.update if progress else None) if small else None,
     }
-
-
-def events_context(row: Job, *, limit: int) -> dict[str, Any]:
-    """Return the template context of the newest events of a job, at most `limit`: the timeline, and the list with
-    folded repeats.
-    """
-    found = events_of(row, limit=limit)
-    return {"job": row, "timeline": job_timeline(row, found), "folds": folded(found)[:LISTED_EVENTS]}
 
 
 @page
